@@ -1,4 +1,4 @@
-"""The API calls of native programs are on the first screen."""
+"""Calls of the GPU's runtime and driver, which the first screen shows of native programs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tracelens_ext.perf_report import build_perf_report
 
 
 def with_calls(kernel: str) -> TreePerfAnalyzer:
+    """Return a trace with one call that allocates memory, and 30 launches of a kernel."""
     maker = TraceMaker()
     maker.call("cudaMalloc", 0, 900)
     for number in range(30):
@@ -28,9 +29,10 @@ def test_calls_are_summed_by_name_the_longest_first() -> None:
     assert table["% of call time"].sum() == pytest.approx(100.0)
 
 
-def test_only_programs_without_a_framework_show_them_first() -> None:
+def test_the_first_screen_shows_no_api_calls_of_a_program_with_a_framework() -> None:
+    # A trace that PyTorch's profiler recorded is of a program with a framework.
     answers = [answer.sheet for answer in build_perf_report(with_calls("scan")).answers]
-    assert "api_calls" not in answers  # recorded by the PyTorch profiler
+    assert "api_calls" not in answers
     table = with_calls("scan").table("api_calls")
     assert table is not None
     assert len(table) == 2

@@ -1,4 +1,4 @@
-"""Host time by CPU operation."""
+"""CPU time by operation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(maker: TraceMaker) -> dict[str, dict[str, float]]:
+    """Return the row of each operation by name."""
     frame = TreePerfAnalyzer(maker.document()).get_df_cpu_ops()
     assert list(frame.columns) == [
         "cpu_op",
@@ -32,12 +33,12 @@ def rows_of(maker: TraceMaker) -> dict[str, dict[str, float]]:
     }
 
 
-def test_self_time_is_without_the_operations_directly_below() -> None:
+def test_self_time_excludes_the_operations_directly_below() -> None:
     maker = TraceMaker()
     maker.op("aten::linear", 0, 100)
     maker.annotation("a range between", 5, 80)
     maker.op("aten::addmm", 10, 60)
-    maker.call("cudaLaunchKernel", 20, 10)  # is no operation
+    maker.call("cudaLaunchKernel", 20, 10)  # not an operation
     maker.op("aten::copy_", 40, 10)
     maker.op("aten::copy_", 200, 30)
     maker.op("aten::copy_", 300, 10, thread=2)
@@ -75,7 +76,7 @@ def test_an_operation_within_itself_counts_each_time() -> None:
     assert (row["count"], row["total_time_ms"], row["self_time_ms"]) == (2, 0.016, 0.01)
 
 
-def test_operations_that_overlap_are_taken_from_their_parent_once() -> None:
+def test_operations_that_overlap_are_subtracted_from_their_parent_once() -> None:
     maker = TraceMaker()
     maker.op("outer", 0, 10)
     maker.op("a", 1, 6)
@@ -85,7 +86,7 @@ def test_operations_that_overlap_are_taken_from_their_parent_once() -> None:
     assert math.isclose(sum(row["% of CPU op time"] for row in rows.values()), 100)
 
 
-def test_no_operations() -> None:
+def test_a_trace_without_operations_has_no_rows() -> None:
     maker = TraceMaker()
     maker.kernel("k", 0, 5)
     assert rows_of(maker) == {}
@@ -102,33 +103,32 @@ def test_no_operations() -> None:
         max_size=15,
     )
 )
-def test_self_time_is_what_no_operation_below_covers(
+def test_self_time_is_the_time_that_no_operation_below_covers(
     ops: list[tuple[str, int, int, int]],
 ) -> None:
     maker = TraceMaker()
-    maker.kernel("one at least", 0, 5)
+    maker.kernel("k", 0, 5)
     ops = [*ops, ("around", 0, 50, 1), ("around", 0, 50, 2)]
     for name, start, duration, thread in ops:
         maker.op(name, start, duration, thread=thread)
     tree = TreePerfAnalyzer(maker.document()).tree
-    own = sum(
-        len(
-            cells(tree, row).difference(
-                *(cells(tree, below) for below in tree.children(row))
-            )
-        )
-        for row in tree.rows.tolist()
-    )
+    self_us = 0
+    for row_in_trace in tree.rows.tolist():
+        remaining = microseconds_of(tree, row_in_trace)
+        for child in tree.children(row_in_trace):
+            remaining -= microseconds_of(tree, child)
+        self_us += len(remaining)
+    total_us = sum(duration for _, _, duration, _ in ops)
     rows = rows_of(maker).values()
     assert sum(row["count"] for row in rows) == len(ops)
-    assert math.isclose(
-        sum(row["total_time_ms"] for row in rows), sum(o[2] for o in ops) / 1000
-    )
-    assert math.isclose(sum(row["self_time_ms"] for row in rows), own / 1000)
+    assert math.isclose(sum(row["total_time_ms"] for row in rows), total_us / 1000)
+    assert math.isclose(sum(row["self_time_ms"] for row in rows), self_us / 1000)
     assert all(0 <= row["self_time_ms"] <= row["total_time_ms"] for row in rows)
     assert math.isclose(sum(row["% of CPU op time"] for row in rows), 100)
 
 
-def cells(tree: CallTree, row: int) -> set[int]:
-    """The microseconds of an event."""
-    return set(range(int(tree.trace.ts[row]) // 1000, int(tree.trace.end[row]) // 1000))
+def microseconds_of(tree: CallTree, row: int) -> set[int]:
+    """Return the microseconds during which an event runs."""
+    start_us = int(tree.trace.ts[row]) // 1000
+    end_us = int(tree.trace.end[row]) // 1000
+    return set(range(start_us, end_us))

@@ -27,7 +27,7 @@ from tests.support.gap_helpers import (
 )
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.tables import PAIR_SORTS
+from tracelens_ext.analysis.idle_time.kernel_pairs import PAIR_SORTS
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import TraceFormatError, UsageError

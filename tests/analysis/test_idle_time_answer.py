@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.gap_helpers import TRACES, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.answer import answer, watched_time
+from tracelens_ext.analysis.idle_time.answer import idle_time_answer, observed_time
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.analysis.iterations.selection import EventFilter
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:
     work = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True).work
     selection = EventFilter(**chosen)  # type: ignore[arg-type]
-    return answer(work, classify_gaps(work, scope, selection), selection)
+    return idle_time_answer(work, classify_gaps(work, scope, selection), selection)
 
 
 def kernels(*spans: tuple[float, float], **where: int) -> TraceMaker:
@@ -125,9 +125,9 @@ def test_no_more_is_idle_than_was_watched(
     scopes: list[Scope] = ["stream", "device"]
     for scope in scopes:
         judged = classify_gaps(work, scope, selection)
-        watched = watched_time(work, judged)
+        watched = observed_time(work, judged)
         assert judged.gaps.duration.sum() <= watched
-        assert answer(work, judged, selection).endswith(".")
+        assert idle_time_answer(work, judged, selection).endswith(".")
         if scope == "device" and device is None:
             of_device = [[e for e in events if e[0] == on] for on in (0, 1)]
             spans = [
@@ -145,4 +145,4 @@ def test_what_was_watched_is_the_total_of_the_timeline(name: str) -> None:
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
     classified = classify_gaps(analyzer.work, "device")
     total = round(timeline.loc[["total_time"]].sum() * 1e6) if len(analyzer.work) else 0
-    assert watched_time(analyzer.work, classified) == total
+    assert observed_time(analyzer.work, classified) == total

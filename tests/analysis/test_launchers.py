@@ -1,4 +1,4 @@
-"""Who launched what: the nearest CPU op, else the launch; direct and subtree time; categories."""
+"""Launchers of GPU events: which operation they are, their times and their categories."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 
 
 def _rows(document: Document, **options: Any) -> dict[str, dict[Any, Any]]:
-    """The launcher table by operation name, of a trace in which no name launches twice."""
+    """Return the row of each launcher by name; each name must have one launcher."""
     table = TreePerfAnalyzer(document, **options).get_df_kernel_launchers()
     assert table["name"].is_unique
     return {row["name"]: row for row in table.to_dict("records")}
 
 
 def _nested() -> TraceMaker:
-    """An op within an op: the outer launches [100, 110) and [130, 140), the inner [105, 125)."""
+    """Return an op within an op: outer launches [100, 110) and [130, 140), inner [105, 125) µs."""
     maker = TraceMaker()
     maker.op("aten::outer", 0, 50, external_id=1)
     maker.launched("k1", 100, 10, correlation=1, at=2)
@@ -39,7 +39,7 @@ def _nested() -> TraceMaker:
     return maker
 
 
-def test_direct_time_is_the_ops_own_and_subtree_time_includes_what_is_below() -> None:
+def test_direct_time_is_of_the_op_itself_and_subtree_time_includes_ops_below() -> None:
     rows = _rows(_nested().document())
     assert rows["aten::outer"]["total_direct_kernel_time"] == 20
     # [100, 125) and [130, 140)
@@ -57,7 +57,7 @@ def test_overlapping_kernels_of_one_op_count_once() -> None:
     assert _rows(maker.document())["aten::op"]["total_direct_kernel_time"] == 15
 
 
-def test_copies_and_fills_count_as_kernels_do() -> None:
+def test_copies_and_fills_count_like_kernels() -> None:
     maker = TraceMaker()
     maker.op("aten::copy_", 0, 50)
     maker.launched("Memcpy HtoD", 100, 10, correlation=1, at=2, category="gpu_memcpy")
@@ -107,7 +107,7 @@ def test_a_launch_without_an_op_is_its_own_launcher() -> None:
     assert rows["cudaGraphLaunch"]["direct_kernel_count"] == 2
 
 
-def test_communication_is_in_the_subtree_only() -> None:
+def test_communication_counts_in_subtree_time_only() -> None:
     maker = TraceMaker()
     maker.op("c10d::allreduce_", 0, 50, external_id=1)
     maker.launched("copy", 90, 5, correlation=1, at=2)
@@ -137,7 +137,7 @@ def test_communication_within_a_graph_is_left_out() -> None:
         ("aten::mm", "my_rms_norm_kernel", "GEMM"),
     ],
 )
-def test_an_op_is_judged_by_its_name_then_by_its_first_kernel(
+def test_an_op_gets_its_category_by_its_name_then_by_its_first_kernel(
     op: str, kernel: str, category: str
 ) -> None:
     maker = TraceMaker()
@@ -147,7 +147,7 @@ def test_an_op_is_judged_by_its_name_then_by_its_first_kernel(
     assert _rows(maker.document())[op]["op category"] == category
 
 
-def test_an_op_that_says_nothing_and_launches_a_graph_is_a_graph() -> None:
+def test_an_op_without_a_known_name_that_launches_a_graph_is_a_graph() -> None:
     maker = TraceMaker()
     maker.op("CompiledFunction", 0, 50)
     maker.call("cudaGraphLaunch", 10, 5, correlation=1)
@@ -172,7 +172,7 @@ def test_arguments_are_shown_as_tuples() -> None:
     assert row["Concrete Inputs"] == "('', '0.5')"
 
 
-def test_what_the_trace_does_not_say_is_empty_or_unknown() -> None:
+def test_missing_arguments_are_empty_and_missing_names_unknown() -> None:
     row = _rows(_nested().document())["aten::inner"]
     assert row["Input Dims"] == ""
     assert {row["process_name"], row["process_label"], row["thread_name"]} == {
@@ -180,28 +180,28 @@ def test_what_the_trace_does_not_say_is_empty_or_unknown() -> None:
     }
 
 
-def test_process_and_thread_are_named() -> None:
+def test_names_of_process_and_thread_are_shown() -> None:
     maker = _nested()
     maker.process_name(100, "python3")
-    event = {"ph": "M", "pid": 100, "tid": 1, "ts": 0}
-    maker.add(event | {"name": "process_labels", "args": {"labels": "CPU"}})
-    maker.add(event | {"name": "thread_name", "args": {"name": "thread 1 (python3)"}})
+    metadata = {"ph": "M", "pid": 100, "tid": 1, "ts": 0}
+    labels = {"name": "process_labels", "args": {"labels": "CPU"}}
+    thread = {"name": "thread_name", "args": {"name": "thread 1 (python3)"}}
+    maker.add(metadata | labels)
+    maker.add(metadata | thread)
     row = _rows(maker.document())["aten::inner"]
     assert row["process_name"] == "python3"
     assert row["process_label"] == "CPU"
     assert row["thread_name"] == "thread 1 (python3)"
 
 
-def test_ids_and_kernels_on_request() -> None:
+def test_ids_and_kernels_of_launchers_are_optional_columns() -> None:
     analyzer = TreePerfAnalyzer(_nested().document())
     table = analyzer.get_df_kernel_launchers(id_cols=True, include_kernel_details=True)
     first = table.iloc[0]
-    assert (first["name"], first["pid"], first["tid"], first["external_id"]) == (
-        "aten::outer",
-        100,
-        1,
-        1,
-    )
+    assert first["name"] == "aten::outer"
+    assert first["pid"] == 100
+    assert first["tid"] == 1
+    assert first["external_id"] == 1
     assert first["kernel_details"] == [
         {"name": "k1", "dur": 10.0, "stream": 7},
         {"name": "k3", "dur": 10.0, "stream": 7},
@@ -210,19 +210,19 @@ def test_ids_and_kernels_on_request() -> None:
 
 
 def _traces() -> list[Any]:
-    found = sorted(SHARED.glob("*/*.json.gz"))
-    return [pytest.param(path, id=path.name) for path in found]
+    paths = sorted(SHARED.glob("*/*.json.gz"))
+    return [pytest.param(path, id=path.name) for path in paths]
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("path", _traces())
-def test_every_gpu_event_of_a_real_trace_has_one_place(path: Path) -> None:
+def test_gpu_events_of_a_real_trace_have_one_launcher_each(path: Path) -> None:
     _check_invariants(TreePerfAnalyzer(path))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
-def test_every_gpu_event_of_the_demo_has_one_place(
+def test_gpu_events_of_the_demo_have_one_launcher_each(
     vendor: VendorKey, tmp_path: Path
 ) -> None:
     path = tmp_path / "demo.json.gz"
@@ -233,28 +233,27 @@ def test_every_gpu_event_of_the_demo_has_one_place(
 def _check_invariants(analyzer: TreePerfAnalyzer) -> None:
     work = analyzer.work
     launchers = find_launchers(work)
-    placed = launchers.of_gpu != NONE
-    assert (placed == (work.tree.linked & ~work.is_communication)).all()
-    assert launchers.count.sum() == placed.sum()
+    has_launcher = launchers.of_gpu != NONE
+    assert (has_launcher == (work.tree.linked & ~work.is_communication)).all()
+    assert launchers.count.sum() == has_launcher.sum()
     assert (launchers.count > 0).all()
     assert (launchers.direct_ns <= launchers.subtree_ns).all()
-    of_launcher = np.zeros(len(launchers), dtype=np.int64)
-    np.add.at(of_launcher, launchers.of_gpu[placed], work.duration[placed])
-    assert (launchers.direct_ns <= of_launcher).all()
+    summed_ns = np.zeros(len(launchers), dtype=np.int64)
+    np.add.at(summed_ns, launchers.of_gpu[has_launcher], work.duration[has_launcher])
+    assert (launchers.direct_ns <= summed_ns).all()
     assert (np.diff(work.trace.ts[launchers.rows]) >= 0).all()
-    tables = [
-        analyzer.get_df_kernel_launchers_summary_by_category(),
-        analyzer.get_df_kernel_launchers_summary(),
-        analyzer.get_df_kernel_launchers_unique_args(),
-    ]
-    counts = [tables[0]["Count"], tables[1]["Count"], tables[2]["operation_count"]]
-    for table, count in zip(tables, counts, strict=True):
-        assert count.sum() == len(launchers)
-        if launchers.direct_ns.sum():
+    by_category = analyzer.get_df_kernel_launchers_summary_by_category()
+    by_name = analyzer.get_df_kernel_launchers_summary()
+    by_arguments = analyzer.get_df_kernel_launchers_unique_args()
+    assert by_category["Count"].sum() == len(launchers)
+    assert by_name["Count"].sum() == len(launchers)
+    assert by_arguments["operation_count"].sum() == len(launchers)
+    total_direct_ns = launchers.direct_ns.sum()
+    if total_direct_ns:
+        for table in (by_category, by_name, by_arguments):
             assert table["Percentage (%)"].sum() == pytest.approx(100)
-    assert tables[1]["total_direct_kernel_time_sum"].sum() == pytest.approx(
-        launchers.direct_ns.sum() / 1e3
-    )
+    direct_us = by_name["total_direct_kernel_time_sum"].sum()
+    assert direct_us == pytest.approx(total_direct_ns / 1e3)
 
 
 def _cpu_only() -> TraceMaker:
@@ -280,26 +279,25 @@ def _launches_only() -> TraceMaker:
 
 @pytest.mark.parametrize("make", [_cpu_only, _gpu_only, _launches_only])
 @pytest.mark.parametrize("categories", [False, True])
-def test_odd_traces_give_tables(
+def test_traces_without_launches_or_operations_give_tables(
     make: Callable[[], TraceMaker], categories: bool
 ) -> None:
     analyzer = TreePerfAnalyzer(
         make().document(), use_kernel_name_categories=categories
     )
-    tables = {
-        "get_df_kernel_launchers": 1 if make is _launches_only else 0,
-        "get_df_kernel_launchers_summary": 1 if make is _launches_only else 0,
-        "get_df_kernel_launchers_summary_by_category": 1
-        if make is _launches_only
-        else 0,
-        "get_df_kernel_launchers_unique_args": 1 if make is _launches_only else 0,
+    launcher_count = 1 if make is _launches_only else 0
+    row_counts = {
+        "get_df_kernel_launchers": launcher_count,
+        "get_df_kernel_launchers_summary": launcher_count,
+        "get_df_kernel_launchers_summary_by_category": launcher_count,
+        "get_df_kernel_launchers_unique_args": launcher_count,
         "get_df_collectives": 0 if make is _cpu_only else 1,
         "get_df_graph_launches": 0,
         "get_df_nn_modules": 0,
         "get_df_unlinked_kernels": 2 if make is _gpu_only else 0,
     }
-    for method, rows in tables.items():
+    for method, row_count in row_counts.items():
         table = getattr(analyzer, method)()
-        assert len(table) == rows, method
+        assert len(table) == row_count, method
         assert len(table.columns), method
     assert len(analyzer.get_df_kernels(cpu_op_detail=True)) == len(analyzer.work)

@@ -1,4 +1,4 @@
-"""The `ops_*` tables: sums over launchers by category, name and arguments; and the references."""
+"""The `ops_*` tables: sums over launchers by category, name and arguments, and references."""
 
 from __future__ import annotations
 
@@ -25,26 +25,36 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 
 
 def _three_products_and_a_copy() -> TraceMaker:
-    """Two products of one shape (10 and 30 µs), one of another (50 in all), a copy (10)."""
+    """Return two products of one shape, one product of another shape, and a copy.
+
+    Their kernels last 10, 30, 20 + 30 and 10 µs.
+    """
     maker = TraceMaker()
     small = {"Input Dims": [[2, 2]]}
     large = {"Input Dims": [[9, 9]]}
-    work = [
+    operations = [
         ("aten::mm", small, [10]),
         ("aten::mm", small, [30]),
         ("aten::mm", large, [20, 30]),
+        ("aten::copy_", small, [10]),
     ]
-    work.append(("aten::copy_", small, [10]))
     correlation = 0
-    start = 1000
-    for at, (name, args, durations) in enumerate(work):
-        maker.op(name, 100 * at, 50, external_id=at + 1, args=args)
-        for number, duration in enumerate(durations):
+    kernel_start = 1000
+    for index, (name, args, durations) in enumerate(operations):
+        op_start = 100 * index
+        maker.op(name, op_start, 50, external_id=index + 1, args=args)
+        launch_time = op_start + 5
+        for duration in durations:
             correlation += 1
-            launch = 100 * at + 5 + number
-            kernel = f"kernel of {name}" + "x" * 80
-            maker.launched(kernel, start, duration, correlation=correlation, at=launch)
-            start += duration
+            maker.launched(
+                f"kernel of {name}" + "x" * 80,
+                kernel_start,
+                duration,
+                correlation=correlation,
+                at=launch_time,
+            )
+            launch_time += 1
+            kernel_start += duration
     return maker
 
 
@@ -53,7 +63,9 @@ def analyzer() -> TreePerfAnalyzer:
     return TreePerfAnalyzer(_three_products_and_a_copy().document())
 
 
-def test_by_category(analyzer: TreePerfAnalyzer) -> None:
+def test_the_summary_by_category_has_times_and_percentages(
+    analyzer: TreePerfAnalyzer,
+) -> None:
     table = analyzer.get_df_kernel_launchers_summary_by_category()
     assert table["op category"].tolist() == ["GEMM", "elementwise"]
     assert table["Count"].tolist() == [3, 1]
@@ -63,7 +75,9 @@ def test_by_category(analyzer: TreePerfAnalyzer) -> None:
     assert len(table.columns) == 5
 
 
-def test_by_name(analyzer: TreePerfAnalyzer) -> None:
+def test_the_summary_has_times_and_categories_by_name(
+    analyzer: TreePerfAnalyzer,
+) -> None:
     table = analyzer.get_df_kernel_launchers_summary()
     assert list(table.columns) == [
         "name",
@@ -126,7 +140,9 @@ def test_packs_of_plugins_categorise_operations_without_kernel_categories(
     assert "['Theirs']" in set(table.get_df_kernel_launchers_summary()["Categories"])
 
 
-def test_by_arguments(analyzer: TreePerfAnalyzer) -> None:
+def test_unique_args_have_statistics_by_name_and_arguments(
+    analyzer: TreePerfAnalyzer,
+) -> None:
     table = analyzer.get_df_kernel_launchers_unique_args()
     assert table["Input Dims"].tolist() == ["((9, 9),)", "((2, 2),)", "((2, 2),)"]
     assert table["operation_count"].tolist() == [1, 2, 1]
@@ -156,31 +172,29 @@ def test_kernels_of_a_row_can_be_read_back(analyzer: TreePerfAnalyzer) -> None:
     assert short["name"].endswith("…")
 
 
-def test_numbers_of_kernels_part_rows_on_request() -> None:
+def test_rows_are_split_by_the_number_of_kernels_on_request() -> None:
     maker = TraceMaker()
-    for at, kernels in enumerate((1, 2, 2)):
-        maker.op("aten::mm", 100 * at, 50)
-        for number in range(kernels):
-            correlation = 10 * at + number + 1
-            start = 1000 + correlation
+    for index, kernel_count in enumerate((1, 2, 2)):
+        op_start = 100 * index
+        maker.op("aten::mm", op_start, 50)
+        for kernel in range(kernel_count):
+            correlation = 10 * index + kernel + 1
+            launch_time = op_start + 5 + kernel
             maker.launched(
-                "k", start, 1, correlation=correlation, at=100 * at + 5 + number
+                "k", 1000 + correlation, 1, correlation=correlation, at=launch_time
             )
     analyzer = TreePerfAnalyzer(maker.document())
     assert len(analyzer.get_df_kernel_launchers_unique_args()) == 1
     table = analyzer.get_df_kernel_launchers_unique_args(group_by_num_kernels=True)
-    assert table[["direct_kernel_count", "operation_count"]].to_numpy().tolist() == [
-        [2, 2],
-        [1, 1],
-    ]
+    assert table["direct_kernel_count"].tolist() == [2, 1]
+    assert table["operation_count"].tolist() == [2, 1]
 
 
-def test_rows_of_the_users_own_choice(analyzer: TreePerfAnalyzer) -> None:
+def test_tables_may_be_made_of_chosen_launchers(analyzer: TreePerfAnalyzer) -> None:
     launchers = analyzer.get_df_kernel_launchers()
     copies = launchers[launchers["name"] == "aten::copy_"]
-    assert analyzer.get_df_kernel_launchers_summary(copies)[
-        "Percentage (%)"
-    ].tolist() == [100.0]
+    by_name = analyzer.get_df_kernel_launchers_summary(copies)
+    assert by_name["Percentage (%)"].tolist() == [100.0]
     by_category = analyzer.get_df_kernel_launchers_summary_by_category(copies)
     assert by_category["op category"].tolist() == ["elementwise"]
     table = analyzer.get_df_kernel_launchers_unique_args(
@@ -193,7 +207,7 @@ def test_rows_of_the_users_own_choice(analyzer: TreePerfAnalyzer) -> None:
     assert analyzer.get_df_kernel_launchers_unique_args(none).empty
 
 
-def test_metrics_and_percentages_of_the_users_own_choice(
+def test_metrics_and_percentages_can_be_chosen(
     analyzer: TreePerfAnalyzer,
 ) -> None:
     table = analyzer.get_df_kernel_launchers_unique_args(
@@ -210,14 +224,14 @@ def _report(maker: TraceMaker, **options: Any) -> Report:
     return build_perf_report(TreePerfAnalyzer(maker.document()), **options)
 
 
-def test_the_report_cuts_to_the_longest() -> None:
+def test_the_report_shows_only_the_longest_operations_on_request() -> None:
     sheets = _report(_three_products_and_a_copy(), topk_ops=1).sheets
     assert sheets["ops_summary_by_category"]["op category"].tolist() == ["GEMM"]
     assert sheets["ops_summary"]["Percentage (%)"].tolist() == [90.0]
     assert len(sheets["ops_unique_args"]) == 1
 
 
-def test_a_trace_without_operations_has_no_such_sheets() -> None:
+def test_a_trace_without_operations_has_no_sheets_of_operations() -> None:
     maker = TraceMaker()
     maker.launched("k", 100, 10, correlation=1, at=2)
     assert not [name for name in _report(maker).sheets if name.startswith("ops_")]
@@ -232,20 +246,20 @@ def test_the_report_says_that_communication_is_left_out() -> None:
         in notes
     )
     assert "coll_analysis" in notes
-    assert "coll_analysis" not in " ".join(
-        _report(maker, collective_analysis=False).notes
-    )
-    assert "left out" not in " ".join(_report(_three_products_and_a_copy()).notes)
+    without_collectives = _report(maker, collective_analysis=False)
+    assert "coll_analysis" not in " ".join(without_collectives.notes)
+    without_communication = _report(_three_products_and_a_copy())
+    assert "is not included" not in " ".join(without_communication.notes)
 
 
 def _references() -> list[Any]:
-    found = sorted(SHARED.glob("*/*_perf_report_csvs/ops_summary.csv"))
-    return [pytest.param(path.parent, id=path.parent.name) for path in found]
+    paths = sorted(SHARED.glob("*/*_perf_report_csvs/ops_summary.csv"))
+    return [pytest.param(path.parent, id=path.parent.name) for path in paths]
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("folder", _references())
-def test_the_references_agree(folder: Path) -> None:
+def test_the_tables_agree_with_the_references(folder: Path) -> None:
     trace = folder.with_name(folder.name.removesuffix("_perf_report_csvs") + ".json.gz")
     analyzer = TreePerfAnalyzer(trace)
     ours = analyzer.get_df_kernel_launchers_summary().set_index("name")
@@ -267,13 +281,13 @@ def test_the_references_agree(folder: Path) -> None:
     unique = analyzer.get_df_kernel_launchers_unique_args()
     keys = ["name", "Input Dims", "Input type", "Input Strides", "Concrete Inputs"]
     expected = pd.read_csv(folder / "ops_unique_args.csv")
-    assert sorted(unique[keys].agg("|".join, axis="columns")) == sorted(
-        expected[keys].fillna("").agg("|".join, axis="columns")
-    )
+    rows = unique[keys].agg("|".join, axis="columns")
+    expected_rows = expected[keys].fillna("").agg("|".join, axis="columns")
+    assert sorted(rows) == sorted(expected_rows)
     assert set(expected.columns) <= set(unique.columns)
 
 
-# As TraceLens's scripts call them.
+# Calls that scripts for TraceLens make.
 
 
 def test_summaries_may_be_called_on_the_class(analyzer: TreePerfAnalyzer) -> None:
@@ -295,7 +309,7 @@ def test_summaries_may_be_called_on_the_class(analyzer: TreePerfAnalyzer) -> Non
         TreePerfAnalyzer.get_df_kernel_launchers_summary()
 
 
-def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
+def test_keywords_that_only_tracelens_has_are_refused_with_a_replacement(
     analyzer: TreePerfAnalyzer, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.json"

@@ -92,7 +92,7 @@ def test_a_section_that_fails_leaves_the_others(
 def test_a_command_whose_only_part_fails_exits_with_1(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    break_(monkeypatch, "tracelens_ext.analysis.operations.tree_table.merged_tree")
+    break_(monkeypatch, "tracelens_ext.analysis.operations.merged_tree.merged_tree")
     assert run(["tree", trace]) == 1
     error = capsys.readouterr().err
     assert (

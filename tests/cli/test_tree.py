@@ -17,11 +17,8 @@ from hypothesis import strategies as st
 from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.operations.tree_table import (
-    MergedTree,
-    folded_stacks,
-    merged_tree,
-)
+from tracelens_ext.analysis.operations.merged_tree import MergedTree, merged_tree
+from tracelens_ext.analysis.operations.tree_table import folded_stacks
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, EventKind

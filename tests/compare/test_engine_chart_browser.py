@@ -28,7 +28,7 @@ _NAMES = (
 )
 _BARS = f"""[...document.querySelectorAll('{_CHART} .bars .point path')]
     .filter((bar) => bar.getBBox().width > 0).length"""
-_COLOURS = "[...document.querySelectorAll('.swatch')].map((s) => s.style.background)"
+_COLORS = "[...document.querySelectorAll('.swatch')].map((s) => s.style.background)"
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,8 @@ def test_many_categories_and_runs_with_hostile_names(
     browser.open(tmp_path / "result.html")
     assert browser.complaints() == []
     assert browser.value("window.pwned") is None
-    colours = browser.value(_COLOURS)
-    assert len(colours) == len(set(colours)) == len(names) + 1
+    colors = browser.value(_COLORS)
+    assert len(colors) == len(set(colors)) == len(names) + 1
     assert browser.value(_NAMES) == [
         f"llama_vllm_<b>{at}<br>%{{x}}_{at}" for at in range(8)
     ]

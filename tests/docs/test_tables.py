@@ -126,7 +126,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tracelens_ext.analysis.idle_time.tables import GapSort
+from tracelens_ext.analysis.idle_time.kernel_pairs import GapSort
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels.statistics import KernelSort
 from tracelens_ext.trace.gpu_events import Scope

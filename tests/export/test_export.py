@@ -118,7 +118,7 @@ def test_what_is_read_back_gives_the_same_tables(
     assert trees[0] == trees[1]
 
 
-def test_a_category_has_one_colour(exported_demo: dict[str, Any]) -> None:
+def test_a_category_has_one_color(exported_demo: dict[str, Any]) -> None:
     found: dict[str, set[str]] = {}
     for event in slices(exported_demo):
         if category := event["args"].get("kernel_category"):
@@ -126,7 +126,7 @@ def test_a_category_has_one_colour(exported_demo: dict[str, Any]) -> None:
         else:
             assert "cname" not in event
     assert found
-    assert {len(colours) for colours in found.values()} == {1}
+    assert {len(colors) for colors in found.values()} == {1}
 
 
 def test_a_launch_has_one_arrow_to_the_first_work_that_it_started(

@@ -294,8 +294,8 @@ def test_charts_are_read_back(tmp_path: Path) -> None:
         2,
     )
     assert stacked.legend.position == "b"
-    colours = {s.graphicalProperties.solidFill.srgbClr for s in stacked.series}
-    assert len(colours) == 2
+    colors = {s.graphicalProperties.solidFill.srgbClr for s in stacked.series}
+    assert len(colors) == 2
     assert change.y_axis.scaling.min is None
     assert not change.series[0].dPt
     assert str(sheet.print_area).startswith("'charts'!$A$1:$L$")

@@ -512,7 +512,7 @@ def test_a_table_reads_well(tmp_path: Path) -> None:
     assert rules["G2:G4"][0].type == "dataBar"
 
 
-def test_percentages_below_zero_get_colours(tmp_path: Path) -> None:
+def test_percentages_below_zero_get_colors(tmp_path: Path) -> None:
     frame = pd.DataFrame({"difference (%)": [-5.0, 10.0]})
     write_workbook(tmp_path / "book.xlsx", {"compare": frame})
     (area,) = sheet_of(tmp_path / "book.xlsx", "compare").conditional_formatting

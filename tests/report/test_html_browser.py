@@ -333,17 +333,17 @@ def test_a_legend_hides_a_piece(browser: Browser, small: Path) -> None:
         )
         == "G"
     )
-    colours = (
+    colors = (
         f"new Set([...document.querySelectorAll('{figure} .point path')]"
         ".map((bar) => bar.style.fill)).size"
     )
-    assert browser.value(colours) == 3
+    assert browser.value(colors) == 3
     browser.click(f"{figure} .legend button")
-    browser.wait_for(f"{colours} === 2")
+    browser.wait_for(f"{colors} === 2")
     pressed = f"document.querySelector('{figure} .legend button').getAttribute('aria-pressed')"
     assert browser.value(pressed) == "false"
     browser.click(f"{figure} .legend button")
-    browser.wait_for(f"{colours} === 3")
+    browser.wait_for(f"{colors} === 3")
     assert browser.complaints() == []
 
 
@@ -473,11 +473,9 @@ def test_iterations_stand_side_by_side(
     browser.wait_for(f"{hover} !== null")
     assert browser.value(f"{hover}.textContent").startswith("ProfilerStep#10 is odd")
     lines = "document.querySelectorAll('#chart-iterations .scatterlayer .js-line')"
-    colours = browser.value(
-        f"[...{lines}].map((line) => getComputedStyle(line).stroke)"
-    )
-    assert colours[:12] == ["rgb(28, 32, 39)" if dark else "rgb(255, 255, 255)"] * 12
-    assert colours[12:] == ["rgb(232, 234, 238)" if dark else "rgb(27, 31, 39)"] * 12
+    colors = browser.value(f"[...{lines}].map((line) => getComputedStyle(line).stroke)")
+    assert colors[:12] == ["rgb(28, 32, 39)" if dark else "rgb(255, 255, 255)"] * 12
+    assert colors[12:] == ["rgb(232, 234, 238)" if dark else "rgb(27, 31, 39)"] * 12
     # Without a piece the bars are lower, and what was true of whole bars is gone.
     browser.click("figure:has(#chart-iterations) .legend li:nth-child(4) button")
     browser.wait_for(f"{marks} === 0")
@@ -541,7 +539,7 @@ def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 420])
-def test_memory_is_drawn_in_its_colours_with_what_was_alive_beside_or_below(
+def test_memory_is_drawn_in_its_colors_with_what_was_alive_beside_or_below(
     browser: Browser, folder: Path, short_demo_trace: Path, width: int
 ) -> None:
     report = build_perf_report(TreePerfAnalyzer(short_demo_trace), for_page=True)

@@ -19,7 +19,7 @@ from tests.support.report_html_helpers import (
     small_report,
 )
 from tracelens_ext.categorize import builtin_categorizer
-from tracelens_ext.report.colors import colour_of
+from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.html_figures import (
     duration_text,
@@ -204,18 +204,18 @@ def test_absent_empty_and_strange_tables_give_no_chart() -> None:
         assert headline(tables) == []
 
 
-def test_a_category_has_one_colour_everywhere() -> None:
-    assert colour_of("GEMM") == colour_of("gemm") == colour_of("computation_time")
-    assert colour_of("idle_time") == colour_of("CPU(non-GPU)") == "#aab1bd"
+def test_a_category_has_one_color_everywhere() -> None:
+    assert color_of("GEMM") == color_of("gemm") == color_of("computation_time")
+    assert color_of("idle_time") == color_of("CPU(non-GPU)") == "#aab1bd"
     # of a plugin: follows from the name alone
-    assert colour_of("my fused op") == "#c47e4f"
+    assert color_of("my fused op") == "#c47e4f"
     grey = {
-        colour_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")
+        color_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")
     }
     assert len(grey) == 1
 
 
-def test_the_built_in_categories_have_colours_of_their_own() -> None:
+def test_the_built_in_categories_have_colors_of_their_own() -> None:
     packs = builtin_categorizer().packs
     names = {
         rule.category
@@ -223,7 +223,7 @@ def test_the_built_in_categories_have_colours_of_their_own() -> None:
         if bound.pack.kind == "kernel"
         for rule in bound.pack.rules
     }
-    assert len({colour_of(name) for name in names}) == len(names)
+    assert len({color_of(name) for name in names}) == len(names)
 
 
 def test_small_and_large_times_have_an_axis_that_fits() -> None:

@@ -273,17 +273,17 @@ CELLS = """[...document.querySelectorAll('tbody tr')].map((row) => [...row.child
 ))"""
 
 
-# Contrast ratios as WCAG 2 defines them, of each text with the first colour behind it.
+# Contrast ratios as WCAG 2 defines them, of each text with the first color behind it.
 CONTRASTS = """(() => {
-    const luminance = (colour) => {
-        const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number).map((part) => part / 255)
+    const luminance = (color) => {
+        const [red, green, blue] = color.match(/[\\d.]+/g).map(Number).map((part) => part / 255)
             .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
     };
     const behind = (element) => {
         for (let at = element; at; at = at.parentElement) {
-            const colour = getComputedStyle(at).backgroundColor;
-            if (colour !== "rgba(0, 0, 0, 0)") return colour;
+            const color = getComputedStyle(at).backgroundColor;
+            if (color !== "rgba(0, 0, 0, 0)") return color;
         }
         return "rgb(255, 255, 255)";
     };

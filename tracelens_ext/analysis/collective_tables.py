@@ -16,7 +16,7 @@ from tracelens_ext.analysis.collectives import (
     text_argument,
 )
 from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column

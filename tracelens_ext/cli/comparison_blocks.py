@@ -12,7 +12,7 @@ from tracelens_ext.report.report import Report
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison
 
-#: Tables in the order of the screen, and their titles.
+#: The tables that the screen shows, in this order, with their titles.
 _TITLES = {
     "wall_time": "Wall time",
     "history": "Compared with the median of earlier runs",
@@ -26,7 +26,7 @@ _TITLES = {
     "roofline": "Time lost against the roofline",
 }
 _LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
-#: Ends of the names of columns that other columns tell.
+#: How the names of columns end that follow from other columns.
 _REDUNDANT = (
     "ratio",
     "_count",
@@ -36,14 +36,14 @@ _REDUNDANT = (
     "backward",
     "only_in",
 )
-#: Of several traces there is room for the percentages alone.
+#: The same with more than two traces, where only the percentages have room.
 _REDUNDANT_OF_SEVERAL = ("difference_ms", "by_speed_ms")
 
 
 def comparison_blocks(
     comparison: Comparison, report: Report, top: int
 ) -> Iterator[Block]:
-    """Yield the verdict, what was compared, and the tables."""
+    """Yield the blocks: the verdict, the traces, and the tables."""
     from tracelens_ext.compare.notes import time_basis
 
     facts = dict(report.facts)
@@ -67,12 +67,12 @@ def comparison_blocks(
 
 
 def _repeats_wall_time(report: Report) -> bool:
-    """Return True if the timeline, of single devices, says what the wall time says."""
+    """Return True if the timeline of single devices repeats the wall time."""
     return "wall_time" in report.sheets and "device" not in report.sheets["timeline"]
 
 
 def _shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """Leave out what other columns tell; simplify kernel names, which come first."""
+    """Leave out redundant columns, and put the simplified kernel names first."""
     from tracelens_ext.categorize.kernel_names import short_name
 
     redundant = list(_REDUNDANT)
@@ -91,7 +91,7 @@ def _shown(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_operation(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return places with their path and one operation first: what it is called in each trace."""
+    """Put the path of each place first, then its operation, as each trace names it."""
     sides = [column for column in frame if str(column).endswith("_operation")]
     operations = []
     for names in frame[sides].fillna("").to_numpy().tolist():

@@ -121,9 +121,9 @@ class GapReport:
     def __init__(
         self, analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
     ) -> None:
-        from tracelens_ext.analysis.idle_time import tables
-        from tracelens_ext.analysis.idle_time.answer import answer
+        from tracelens_ext.analysis.idle_time.answer import idle_time_answer
         from tracelens_ext.analysis.idle_time.causes import classify_gaps
+        from tracelens_ext.analysis.idle_time.kernel_pairs import PAIR_SORTS
 
         work = analyzer.work
         self._options = options
@@ -141,12 +141,12 @@ class GapReport:
             "idle_by_cause_ms": device_gaps.idle_by_cause_ms()
         }
         self.selected = selected_text(selection, work)
-        self.answer = answer(work, self._main_gaps, selection)
-        self.sorted_by = tables.PAIR_SORTS[options.sort][1]
+        self.answer = idle_time_answer(work, self._main_gaps, selection)
+        self.sorted_by = PAIR_SORTS[options.sort].title
 
     def headline(self) -> list[str]:
         """Return a line for each total and each stream."""
-        from tracelens_ext.analysis.idle_time.answer import in_words
+        from tracelens_ext.analysis.idle_time.answer import duration_text
 
         gaps = self._stream_gaps.gaps
         idle_ns = int(self._main_gaps.gaps.duration.sum())
@@ -161,15 +161,15 @@ class GapReport:
             lines.append(f"Selected: {self.selected}")
         lines += [
             f"Total gaps found: {len(gaps)}",
-            f"Total idle time: {in_words(idle_ns)}{scope_of_idle}",
-            f"Average gap duration: {in_words(average_ns)}{scope_of_average}",
+            f"Total idle time: {duration_text(idle_ns)}{scope_of_idle}",
+            f"Average gap duration: {duration_text(average_ns)}{scope_of_average}",
             "",
         ]
         return lines + self._stream_lines(idle_ns)
 
     def _stream_lines(self, idle_ns: int) -> list[str]:
         """Return a line that counts the streams, and a line for each stream."""
-        from tracelens_ext.analysis.idle_time.answer import in_words
+        from tracelens_ext.analysis.idle_time.answer import duration_text
 
         streams = self.tables.get("gap_streams")
         if streams is None:
@@ -180,11 +180,13 @@ class GapReport:
             name = ", ".join(f"{column} {stream[column]}" for column in name_columns)
             # `capitalize` would change the case of the name of a device.
             name = name[0].upper() + name[1:]
-            idle_time = in_words(round(stream["idle_time_us"] * 1e3), like=idle_ns)
+            idle_time = duration_text(
+                round(stream["idle_time_us"] * 1e3), same_unit_as=idle_ns
+            )
             line = f"  {name}: {counted(stream['gap_count'], 'gap')}, {idle_time} idle time"
             if len(self._stream_gaps.gaps.tracks) > 1:
-                overlapped = in_words(
-                    round(stream["overlapped_us"] * 1e3), like=idle_ns
+                overlapped = duration_text(
+                    round(stream["overlapped_us"] * 1e3), same_unit_as=idle_ns
                 )
                 line += f", {overlapped} of it overlapped by other streams"
             lines.append(line)
@@ -192,7 +194,7 @@ class GapReport:
 
     def _histogram(self, bins: int, units_per_us: float = 1.0) -> tuple[Histogram, str]:
         """Return a histogram of the gaps, and why its bins differ in width (or an empty text)."""
-        from tracelens_ext.analysis.idle_time.histogram import telling_histogram
+        from tracelens_ext.analysis.idle_time.histogram import readable_histogram
 
         lengths = self._stream_gaps.gaps.duration / 1e3 * units_per_us
         low = self._options.hist_min
@@ -201,7 +203,7 @@ class GapReport:
             low *= units_per_us
         if high is not None:
             high *= units_per_us
-        return telling_histogram(
+        return readable_histogram(
             values=lengths, bins=bins, smallest=low, largest=high, log=self._options.log
         )
 
@@ -378,7 +380,7 @@ def _table_makers(
     analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
 ) -> dict[str, Callable[[], pd.DataFrame]]:
     """Return the function that computes each table of the gaps, by the name of the table."""
-    from tracelens_ext.analysis.idle_time import tables
+    from tracelens_ext.analysis.idle_time import kernel_pairs, tables
 
     work = analyzer.work
     scope: Scope = "device" if selection.stream is None else "stream"
@@ -391,17 +393,17 @@ def _table_makers(
             work, scope, selection=selection
         ),
         "gap_streams": lambda: tables.gap_streams(work, selection=selection),
-        "idle_by_kernel_pair": lambda: tables.idle_by_kernel_pair(
+        "idle_by_kernel_pair": lambda: kernel_pairs.idle_by_kernel_pair(
             work, options.sort, selection=selection
         ),
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),
-        "gap_full_names": lambda: tables.gap_full_names(
+        "gap_full_names": lambda: kernel_pairs.gap_full_names(
             work, options.sort, selection=selection
         ),
         "gap_histogram": lambda: tables.gap_histogram(
-            work=work,
+            gpu_events=work,
             smallest=options.hist_min,
             largest=options.hist_max,
             log=options.log,

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.tree_table import merged_tree, tree_rows
+from tracelens_ext.analysis.operations.merged_tree import merged_tree
+from tracelens_ext.analysis.operations.tree_table import tree_rows
 from tracelens_ext.analysis.timeline.overview import advice, overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import KernelCategorizer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tracelens_ext.cli.screen import Block, Part
 from tracelens_ext.lazy import pd
 
-#: The bubble comes before its parts: what does not fit goes from the end.
+#: The bubble comes before its parts, as the last columns are left out where room is short.
 _COLUMNS = (
     "stage",
     "bubble_percent",
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def pipeline_blocks(stages: pd.DataFrame) -> Iterator[Block]:
-    """Yield where the time of each stage goes in an iteration; nothing without a pipeline."""
+    """Yield a table of how each stage spends an iteration; nothing without a pipeline."""
     if not len(stages):
         return
     means = stages.drop(columns="iteration").groupby("stage").mean().reset_index()

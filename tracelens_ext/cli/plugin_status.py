@@ -1,4 +1,4 @@
-"""How the installed plugins fare: what each brings, and what is wrong with it."""
+"""The state of the installed plugins: what each contributes, and which errors it has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracelens_ext.hooks import Plugin, PluginRegistry
 
-#: Two kernels, with the operations that launched them, on which to try Python categorizers.
+#: Two kernels and the operations that launched them, on which Python categorizers are tried.
 _PROBE = (
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", None),
     ("Memset (Device)", "aten::zero_"),
@@ -15,18 +15,20 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """A plugin and how it fares."""
+    """The state of a plugin."""
 
     plugin: Plugin  #: the plugin
-    #: the names of its rule packs, those to choose marked with `*`
+    #: the names of its rule packs; `*` marks those that only an option selects
     packs: tuple[str, ...]
-    works: bool  #: True if some of it works: a pack, a reader, a hook that did not fail
-    #: what is wrong with it, a line each; empty when nothing is
+    works: (
+        bool  #: True if any part works: a pack, a reader, or a hook that did not fail
+    )
+    #: its error messages, one line each
     problems: tuple[str, ...]
 
 
 def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
-    """Call every hook that can be called without a trace, and return how each plugin fares.
+    """Call every hook that can be called without a trace, and return the state of each plugin.
 
     Python categorizers are tried on two kernels. Report sheets need a trace and are not tried.
     """

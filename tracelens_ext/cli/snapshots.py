@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.settings import ReadingOptions
 
-#: What the tables are called on a screen.
+#: The titles of the tables on the screen.
 _TITLES = {
     "memory_peaks": "Peak memory of each device",
     "memory_at_peak": "In use at the peak, by Python frame",
@@ -38,12 +38,12 @@ _KEPT_COLUMNS = (
 def snapshot_report(
     paths: Sequence[Path], reading: ReadingOptions, *, device: int | None = None
 ) -> Report:
-    """Return the tables of a snapshot, or of two compared.
+    """Return a report of a snapshot, or of the differences between two.
 
     Args:
-        paths: One or two.
-        reading: How they are read.
-        device: Only this device; None for all.
+        paths: one or two snapshots.
+        reading: how to read them.
+        device: the device to report on; None for all devices.
     """
     from tracelens_ext.analysis.memory.snapshot import read_snapshot
     from tracelens_ext.analysis.memory.snapshot_tables import (
@@ -73,7 +73,7 @@ def snapshot_report(
 
 
 def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:
-    """Yield the files, the findings, then the first rows of each table."""
+    """Yield the blocks: files, findings, and the first rows of each table."""
     yield [f"{label}: {value}" for label, value in report.facts]
     findings = report.sheets.get("findings")
     if findings is not None:
@@ -85,7 +85,7 @@ def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:
 
 
 def _finding_lines(findings: pd.DataFrame, console: Console) -> Iterator[Block]:
-    """Yield each finding: its title, its advice and its place, a line each."""
+    """Yield the title, the advice and the place of each finding, one line each."""
     width = min(console.width, WIDEST_TEXT)
     several_devices = findings["device"].nunique() > 1
     for rank, finding in enumerate(findings.to_dict("records"), 1):
@@ -111,10 +111,11 @@ def tables_of_device(
     """Return the rows of one device.
 
     Args:
-        tables: `memory_peaks`, which has a row a device, and others.
-        device: The device; None for all.
-        refusal: What is said when there is no such device: "no event is of device".
-        recording: What the tables are of: "snapshot".
+        tables: `memory_peaks`, which has a row for each device, and other tables.
+        device: the device; None for all.
+        refusal: the beginning of the message if there is no such device, such as "no event is of
+            device".
+        recording: what the tables describe, such as "snapshot".
     """
     if device is None:
         return dict(tables)

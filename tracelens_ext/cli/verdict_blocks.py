@@ -12,17 +12,17 @@ _PLACE_COLUMNS = ("rank", "process_group", "iteration")
 
 
 def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
-    """Yield which ranks and links are slow, in sentences."""
+    """Yield a sentence for each verdict."""
     if not len(verdicts):
         yield "No slow ranks, slow links or incomplete collectives found."
-    # Parquet files give numbers with gaps as floats.
+    # Parquet files return integers as floats where some are missing.
     texts = verdicts.astype({"rank": "Int64"}).astype(object)
     for row in texts.where(texts.notna(), "").to_dict("records"):
         yield _sentence(row)
 
 
 def _sentence(row: dict[Hashable, Any]) -> str:
-    """Return a verdict in words: `Slow rank: rank 3 (computation): …`."""
+    """Return the sentence of a verdict, such as `Slow rank: rank 3 (computation): …`."""
     parts = [_words(row["verdict"]).capitalize()]
     places = [
         f"{_words(column)} {row[column]}"

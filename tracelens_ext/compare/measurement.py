@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.iterations.candidates import likely_iterations
-from tracelens_ext.analysis.iterations.selection import Iterations, named_iterations
+from tracelens_ext.analysis.iterations.iterations import Iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline.overview import device_names

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import STEP
+from tracelens_ext.analysis.iterations.iterations import STEP
 from tracelens_ext.analysis.modules import (
     SEPARATOR,
     forward_of_gpu,

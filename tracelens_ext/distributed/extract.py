@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis import collectives
-from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.analysis.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.distributed.process_groups import complete_groups, configured_groups
 from tracelens_ext.distributed.rank_activity import OWN_ACTIVITIES, RankActivity
 from tracelens_ext.lazy import pd

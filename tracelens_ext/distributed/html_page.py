@@ -14,7 +14,7 @@ from tracelens_ext.distributed.pipeline.tables import STAGES_TABLE, PipelineJob
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colors import ONE_COLOUR
+from tracelens_ext.report.colors import ONE_COLOR
 from tracelens_ext.report.html import write_html
 from tracelens_ext.report.html_figures import (
     Figure,
@@ -55,7 +55,7 @@ _MAX_RANKS_CHARACTERS = 50
 _LONGEST_WAITS = 3
 _US_PER_MS = 1e3
 _PALETTE = (
-    ONE_COLOUR,
+    ONE_COLOR,
     "#e58a2b",
     "#2f9e73",
     "#d1495b",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import GPU_KINDS, BoolArray, EventKind, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.analysis.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compatibility.earlier_names import (
     earlier_table,

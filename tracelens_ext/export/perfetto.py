@@ -23,7 +23,7 @@ from tracelens_ext.export.counters import CounterTarget, counter_events, us_text
 from tracelens_ext.export.spans import Span
 from tracelens_ext.export.tracks import Tracks, events_at_rows, fit_lanes, place
 from tracelens_ext.isolation import PartFailures
-from tracelens_ext.readers.kineto.schema import WORDS
+from tracelens_ext.readers.kineto.schema import CATEGORY_OF_KIND
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
@@ -342,7 +342,7 @@ class _TraceWriter:
         values = zip(*(column.tolist() for column in columns), strict=True)
         for event, row_values in enumerate(values):
             kind, category, name, start, duration, process, thread = row_values
-            word = WORDS.get(kind)
+            word = CATEGORY_OF_KIND.get(kind)
             category_text = f'"{word}"' if word else categories[category]
             place_text = (
                 f'"pid": {process}, "tid": {thread}, "ts": {us_text(start + shift)}'

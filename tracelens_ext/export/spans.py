@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.idle_time import cpu_activity as hosts
-from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.idle_time.cpu_activity import KINDS_OF_COLUMN
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Intervals, Place
@@ -197,7 +197,9 @@ def _of_gaps(
     }
     places = {}
     for kind, column in columns.items():
-        places[kind] = _ranked_in_gaps(work, claim, idle_moments, HOST_KINDS[column])
+        places[kind] = _ranked_in_gaps(
+            work, claim, idle_moments, KINDS_OF_COLUMN[column]
+        )
     places["iterations"] = _iterations_during(work, idle, len(claim.devices))
     return places
 
@@ -206,7 +208,7 @@ def python_files(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> list[Place]:
     """Return the Python files whose frames are innermost in most of the idle time of a claim."""
-    kinds = HOST_KINDS["python_frame"]
+    kinds = KINDS_OF_COLUMN["python_frame"]
     places = _ranked_in_gaps(work, claim, idle_moments, kinds, _file_of_frame)
     return sorted(places, key=lambda place: -place.attributed_ms)[:MOST_PLACES]
 
@@ -462,7 +464,7 @@ def frames_around(
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(
         work=work,
-        kinds=HOST_KINDS["python_frame"],
+        kinds=KINDS_OF_COLUMN["python_frame"],
         calls=calls[largest],
         ns=ns[largest],
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import (
-    HOST_KINDS,
+    KINDS_OF_COLUMN,
     HostColumn,
     HostIntervals,
     event_labels,
@@ -19,7 +19,7 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
 from tracelens_ext.analysis.idle_time.shapes import (
     SHAPES,
     GapShapes,
-    Pause,
+    RecurringPause,
     Shape,
     shapes_of_gaps,
 )
@@ -168,7 +168,7 @@ class ShapedClaim:
         for column in reversed(_COLUMNS):
             rows = innermost_during(
                 trace=self._work.trace,
-                kinds=HOST_KINDS[column],
+                kinds=KINDS_OF_COLUMN[column],
                 intervals=times,
                 ignored=_IGNORED,
             )
@@ -190,7 +190,7 @@ def lengths_in_words(shortest_ms: float, longest_ms: float) -> str:
     return f"{shortest.removesuffix(' ms')} to {longest}"
 
 
-def _pause_in_words(pause: Pause) -> str:
+def _pause_in_words(pause: RecurringPause) -> str:
     """Return `13 pauses of 40.6 to 59.5 ms, every 148.0 ms`, and what comes next."""
     lengths = lengths_in_words(pause.shortest_ms, pause.longest_ms)
     words = f"{len(pause.gaps):,} pauses of {lengths}"

@@ -370,6 +370,9 @@ class Inspection:
         if claim is not None:
             saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
+            low_ms, assumed_high_ms = self._range_ms(claim, text, low_ms)
+            if high_ms is None:
+                high_ms = assumed_high_ms
         chosen_texts = _ChosenTexts(self, text, variant, texts)
         chosen_texts.fill(
             {"saving": saving_text(saving_ms, share_percent), "share": share_percent},
@@ -386,6 +389,8 @@ class Inspection:
             claim = None
             saving_ms = 0.0
             share_percent = 0.0
+            low_ms = None
+            high_ms = None
         page = chosen_texts.template("documentation")
         return Finding(
             id=detector,
@@ -447,6 +452,21 @@ class Inspection:
             variant=variant,
             values=values,
         )
+
+    def _range_ms(
+        self, claim: Claim, text: FindingText, low_ms: float | None
+    ) -> tuple[float | None, float | None]:
+        """Return the least and the most that a fix saves, ms; None for the attributed time.
+
+        No more goes than the GPU events take.
+        """
+        if low_ms is None and text.least_share < 1:
+            low_ms = text.least_share * claim.attributed_ms
+        if text.most_share <= 1:
+            return low_ms, None
+        time_ms = self.wall.mean_ms(self.work.duration[claim.events])
+        most_ms = min(text.most_share * claim.attributed_ms, time_ms)
+        return low_ms, max(most_ms, claim.attributed_ms)
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
         """Return the number of GPU events in a claim, and their whole duration."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.simulation.dependency_graph import DependencyGraph

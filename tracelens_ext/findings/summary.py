@@ -120,10 +120,12 @@ def saving_phrase(finding: Finding) -> str:
         return "saves nothing, because other work is the limit here"
     low_ms = finding.saving_low_ms
     if low_ms is not None and low_ms < (1 - _SAME_SHARE) * finding.saving_ms:
+        high_ms = max(finding.saving_ms, finding.saving_high_ms or 0.0)
         low_percent = finding.percent_of_analyzed(low_ms)
-        low = _without_unit(low_ms, finding.saving_ms)
-        high = ms_text(finding.saving_ms)
-        return f"saves {low} to {high} ({low_percent:.1f} to {percent:.1f} %)"
+        high_percent = finding.percent_of_analyzed(high_ms)
+        low = _without_unit(low_ms, high_ms)
+        high = ms_text(high_ms)
+        return f"saves {low} to {high} ({low_percent:.1f} to {high_percent:.1f} %)"
     phrase = f"saves about {amount}"
     share = finding.saving_ms / finding.attributed_ms
     if share > 1 + _SAME_SHARE:

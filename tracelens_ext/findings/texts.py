@@ -146,6 +146,9 @@ class FindingText:
         advice_for: other advice by kind of program. The kind `other` is for all kinds without an
             entry, except those of PyTorch.
         informs_only: True if the finding attributes no time.
+        least_share: the least share of the attributed time that the fix saves, if the saving rests
+            on an assumed speed or depends on the code. A detector may give the least saving itself.
+        most_share: the share that the fix may save if the assumed speed is too low.
     """
 
     title: str = ""
@@ -159,3 +162,5 @@ class FindingText:
     variants: Mapping[str, VariantText] = field(default_factory=dict)
     advice_for: Mapping[str, Advice] = field(default_factory=dict)
     informs_only: bool = False
+    least_share: float = 1.0
+    most_share: float = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.analysis.timeline.timeline_bins import MAX_BINS
 from tracelens_ext.findings.context import FindingsContext
 from tracelens_ext.findings.finding import Claim, Finding

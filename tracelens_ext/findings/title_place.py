@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.summary import TITLE_SHARE, places_of_most_telling_kind
 from tracelens_ext.report.tables.short_names import cut_middle

@@ -1,4 +1,4 @@
-"""One color a category, the same in every workbook, page and chart of every trace."""
+"""The color of each category, which is the same in every workbook, page and chart."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import colorsys
 import re
 import zlib
 
-GREY = "#8b93a1"  # what is left over or unknown
-ONE_COLOUR = "#3f7fd4"  # of bars that are no categories
+GREY = "#8b93a1"  # for what is left over or unknown
+ONE_COLOR = "#3f7fd4"  # for bars that are not categories
 
-#: Told apart by most eyes on white and on black, those that stand together most of all. Engine and
-#: model maps, and categories of operations, have the colors of the kernel categories they mean.
+#: Color → the categories that have it, separated by bars. Most people can distinguish the colors on
+#: white and on black, above all those of categories that are often next to each other. Categories
+#: of engine and model maps, and of operations, have the color of the matching kernel category.
 _FIXED = {
     "#3f7fd4": "computation_time|analyzed_computation_time|gemm",
     "#e58a2b": (
@@ -51,8 +52,8 @@ _FIXED = {
     "#cf9fd6": "graph",
     "#bfa58a": "runtime",
 }
-_COLOUR_OF = {
-    name: colour for colour, names in _FIXED.items() for name in names.split("|")
+_COLOR_OF = {
+    name: color for color, names in _FIXED.items() for name in names.split("|")
 }
 _NO_NAME = re.compile(r"\((?:unlinked|none|[\d,]+ others)\)")
 
@@ -62,14 +63,18 @@ def is_name(label: str) -> bool:
     return bool(label.strip()) and _NO_NAME.fullmatch(label) is None
 
 
-def colour_of(category: str) -> str:
-    """The color of a category or a row of the GPU timeline; a plugin's follows from its name."""
+def color_of(category: str) -> str:
+    """Return the color of a category or a row of the GPU timeline.
+
+    A category without a fixed color, such as one of a plugin, gets a color from a hash of its name.
+    """
     if not is_name(category):
         return GREY
-    if known := _COLOUR_OF.get(category.lower()):
-        return known
+    fixed_color = _COLOR_OF.get(category.lower())
+    if fixed_color is not None:
+        return fixed_color
     number = zlib.crc32(category.encode(errors="replace"))
     hue = number % 360 / 360
     lightness = (0.42, 0.54, 0.66)[number // 360 % 3]
-    parts = colorsys.hls_to_rgb(hue, lightness, 0.5)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+    red_green_blue = colorsys.hls_to_rgb(hue, lightness, 0.5)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in red_green_blue)

@@ -24,7 +24,7 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOR, color_of, is_name
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.report.report import Answer, Report
@@ -402,9 +402,9 @@ def _series_options(placed: _PlacedChart, position: int) -> dict[str, Any]:
         options["points"] = _bar_fills(chart, table)
     options["values"] = [_CHARTS, first_row, column, last_row, column]
     options["values_data"] = table.to_numpy().T.tolist()[position]
-    color = ONE_COLOUR
+    color = ONE_COLOR
     if is_stacked:
-        color = colour_of(str(table.columns[position]))
+        color = color_of(str(table.columns[position]))
     return {**options, **_filled(color), "gap": 35}
 
 
@@ -414,7 +414,7 @@ def _bar_fills(chart: Chart, table: pd.DataFrame) -> list[dict[str, Any] | None]
     fills: list[dict[str, Any] | None] = []
     for label in map(str, table.index):
         if are_categories or not is_name(label):
-            fills.append(_filled(colour_of(label)))
+            fills.append(_filled(color_of(label)))
         else:
             fills.append(None)
     return fills

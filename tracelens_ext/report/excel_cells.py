@@ -159,7 +159,7 @@ _BARS = {
     "min_value": 0,
     "max_type": "max",
 }
-_COLOURS = {
+_COLORS = {
     "type": "3_color_scale",
     "min_type": "min",
     "mid_type": "num",
@@ -203,7 +203,7 @@ def column_of(series: pd.Series) -> ExcelColumn:
     if len(numbers):
         content_width = _width_of_numbers(notation, content_width)
         if notation.unit.quantity is Quantity.PERCENT:
-            bars = _COLOURS if (numbers < 0).any() else _BARS
+            bars = _COLORS if (numbers < 0).any() else _BARS
     least_width = _least_header_width(header)
     width = round(min(max(content_width + _MARGIN, least_width), _WIDEST), 1)
     header_characters = int((width - _FILTER_BUTTON) / _BOLD)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colors import GREY, ONE_COLOUR, colour_of
+from tracelens_ext.report.colors import GREY, ONE_COLOR, color_of
 from tracelens_ext.report.excel_text import cleaned
 
 _IN_SUMMARY = 3
@@ -62,7 +62,7 @@ def roofline_figures(
         data += _roofs(model, across)
     legend: list[tuple[str, str]] = []
     for family, of_family in points.groupby(points["family"].astype(str), sort=False):
-        color = colour_of(family)
+        color = color_of(family)
         marker = {
             "color": color,
             "opacity": 0.75,
@@ -276,7 +276,7 @@ def _memory_figure(
 
     legend: list[tuple[str, str]] = []
     data: list[plot.Plotly] = []
-    levels = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)]
+    levels = [("Allocated", ONE_COLOR, allocated), ("Reserved", _RESERVED, reserved)]
     for name, color, values in levels:
         if not values:
             continue
@@ -597,7 +597,7 @@ def timeline_bins_figures(
             key="time-axis",
             title="GPU work over time",
             summary=plot.gpu_work_in_words(sums),
-            legend=[(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]],
+            legend=[(name, color_of(name)) for name in categories[:_MOST_CATEGORIES]],
             sheet="timeline_bins",
             spec=plot.spec_of(data, layout, layout_of_room),
         )
@@ -702,7 +702,7 @@ def _areas(
             piece,
             mode="lines",
             y=share.round(4).tolist(),
-            fillcolor=colour_of(name),
+            fillcolor=color_of(name),
             line={"shape": "hv", "width": 0},
             name=plot.plotly_text(name),
             hovertemplate=hover,

@@ -18,7 +18,7 @@ from typing import Any
 
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOR, color_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.short_names import cut_middle, told_apart
@@ -314,7 +314,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         piece = bar_piece(
             place=place,
             values=(column * scale).tolist(),
-            colour=colour_of(str(name)) if is_stacked else _bar_colors(chart, labels),
+            color=color_of(str(name)) if is_stacked else _bar_colors(chart, labels),
             hover=hover,
         )
         pieces.append(piece)
@@ -326,7 +326,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         ends.append(end)
     legend = []
     if is_stacked:
-        legend = [(cleaned(name), colour_of(name)) for name in table.columns]
+        legend = [(cleaned(name), color_of(name)) for name in table.columns]
     return Figure(
         key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
         title=cleaned(chart.title),
@@ -354,7 +354,7 @@ def _bar_colors(chart: Chart, labels: Sequence[str]) -> list[str]:
     colors = []
     for label in labels:
         has_color = is_of_categories or not is_name(label)
-        colors.append(colour_of(label) if has_color else ONE_COLOUR)
+        colors.append(color_of(label) if has_color else ONE_COLOR)
     return colors
 
 
@@ -372,14 +372,14 @@ def _end_of_bar(
 def bar_piece(
     place: int,
     values: Sequence[float],
-    colour: str | Sequence[str],
+    color: str | Sequence[str],
     hover: Sequence[str],
     inside: Iterable[str] = (),
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
     inside_texts = [plotly_text(text) for text in inside]
     marker = {
-        "color": colour,
+        "color": color,
         "line": {"width": 0.5, "color": "rgba(255,255,255,0.45)"},
     }
     text_place: Plotly = {"textposition": "none"}
@@ -527,16 +527,16 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True):
             amount = plotly_text(amount_text(ms, "ms", total))
             hover.append(f"<b>{name}</b>, {plotly_text(bar)}<br>{amount}")
-        colour = colour_of(kind)
+        color = color_of(kind)
         piece = bar_piece(
             place=len(pieces),
             values=shares,
-            colour=colour,
+            color=color,
             hover=hover,
             inside=[percent_text(share) for share in shares],
         )
         pieces.append(piece)
-        legend.append((name, colour))
+        legend.append((name, color))
         # Of several devices from which to which share they reach.
         least = percent_text(min(shares))
         most = percent_text(max(shares))
@@ -625,7 +625,7 @@ def gpu_work_in_words(sums: pd.Series) -> str:
 
 _NO_CATEGORY = "#dfe3ea"  # a module's
 #: Colors of what the CPU is in, by its kind.
-_COLOURS_OF_CPU = {
+_COLORS_OF_CPU = {
     "annotation": "#dfe3ea",
     "python": "#f5d7a1",
     "operation": "#a9c8ef",
@@ -646,15 +646,15 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     labels = ["GPU work"]
     hover = [""]
-    colours = [_NO_CATEGORY]
+    colors = [_NO_CATEGORY]
     for row in frame.to_dict("records"):
         labels.append(plotly_text(elided(row["label"], LABEL)))
-        colours.append(row.get("colour") or _colour(row))
+        colors.append(row.get("colour") or _color(row))
         text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
         category = plotly_text(row["category"])
         hover.append(f"{text}<br>{category}")
     values = [total] + list(frame["gpu_time_ns"])
-    spec = _icicle_spec(frame["parent"], labels, values, hover, colours)
+    spec = _icicle_spec(frame["parent"], labels, values, hover, colors)
     summary = _OF_TWO_TRACES
     if "colour" not in frame:
         summary = gpu_work_in_words(sums)
@@ -678,10 +678,10 @@ def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     labels = ["GPU waits for the CPU"]
     hover = [""]
-    colours = [_NO_CATEGORY]
+    colors = [_NO_CATEGORY]
     for row in frame.to_dict("records"):
         labels.append(plotly_text(elided(row["label"], LABEL)))
-        colours.append(_COLOURS_OF_CPU.get(row["kind"], _NO_CATEGORY))
+        colors.append(_COLORS_OF_CPU.get(row["kind"], _NO_CATEGORY))
         share = percent_text(100 * row["idle_time_ns"] / total)
         time = duration_text(row["idle_time_ns"] / 1e6)
         hover.append(f"{time} ({share})<br>{plotly_text(row['kind'])}")
@@ -697,7 +697,7 @@ def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
             summary=words,
             legend=[],
             sheet="idle_call_tree",
-            spec=_icicle_spec(frame["parent"], labels, values, hover, colours),
+            spec=_icicle_spec(frame["parent"], labels, values, hover, colors),
         )
     ]
 
@@ -707,7 +707,7 @@ def _icicle_spec(
     labels: list[str],
     values: list[int],
     hover: list[str],
-    colours: list[str],
+    colors: list[str],
 ) -> Plotly:
     """Return the drawing of a tree from the top down; all but `parents` have the top first."""
     icicle = trace(
@@ -722,7 +722,7 @@ def _icicle_spec(
         branchvalues="total",
         tiling={"orientation": "v"},
         textfont={"color": "#22262e"},
-        marker={"colors": colours, "line": {"width": 0.5, "color": "#ffffff"}},
+        marker={"colors": colors, "line": {"width": 0.5, "color": "#ffffff"}},
     )
     levels = 1 + _levels(parents.tolist())
     layout = {
@@ -748,11 +748,11 @@ def _levels(parents: Sequence[int]) -> int:
     return max(depths, default=0)
 
 
-def _colour(row: dict[Hashable, Any]) -> str:
+def _color(row: dict[Hashable, Any]) -> str:
     """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    colour = _NO_CATEGORY if row["kind"] == "module" else colour_of(row["category"])
+    color = _NO_CATEGORY if row["kind"] == "module" else color_of(row["category"])
     if row["kind"] != "operation":
-        return colour
+        return color
     return "#" + "".join(
-        f"{(part + 255) // 2:02x}" for part in bytes.fromhex(colour[1:])
+        f"{(part + 255) // 2:02x}" for part in bytes.fromhex(color[1:])
     )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colors import colour_of
+from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
 _Legend = Sequence[tuple[str, str]]
@@ -50,7 +50,7 @@ _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: Wall time in the legend, as CSS has it: a line in the color of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
-    f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
+    f"{kind}_ms": (name, color_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
 }
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
@@ -105,7 +105,7 @@ def _figure_by_category(
     )
     if not longest.names:
         return None
-    legend = [(name, colour_of(name)) for name in longest.names]
+    legend = [(name, color_of(name)) for name in longest.names]
     return _figure(
         frame=frame,
         legend=legend,
@@ -208,7 +208,7 @@ def _figure(
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     cut_bars = _ends(bars.heights, wall_lines, ceiling)
-    full_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
+    full_legend = [(plot.elided(name, _TITLE), color) for name, color in legend]
     if not by_category:
         full_legend.append(("Wall time", _LINE))
     key = f"chart-{title.lower().replace(' ', '-')}"
@@ -239,12 +239,12 @@ def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotl
     """The pieces of the bars, one trace each."""
     traces = []
     pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
-    for place, ((_, colour), heights) in enumerate(pieces):
+    for place, ((_, color), heights) in enumerate(pieces):
         trace = plot.trace(
             "bar",
             place,
             y=[height or None for height in heights],
-            marker={"color": colour},
+            marker={"color": color},
             hoverinfo="skip",
         )
         traces.append(trace)

@@ -20,7 +20,7 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colors import colour_of, is_name
+from tracelens_ext.report.colors import color_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.simple_markdown import html_of
@@ -389,7 +389,7 @@ class Card(NamedTuple):
     label: str  #: what it is
     value: str  #: the number or the name
     detail: str  #: what stands below it
-    colour: str  #: of its edge, the one that the charts use for it
+    color: str  #: of its edge, the one that the charts use for it
     full: str = ""  #: the whole name when `value` is elided
 
 
@@ -398,7 +398,7 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     cards = _timeline_cards(sheets.get("gpu_timeline"))
     category = _largest(sheets, _CATEGORY_TIMES)
     if category is not None:
-        color = colour_of(category.name)
+        color = color_of(category.name)
         card = _card_of_name("Top category", category, color)
         cards.append(card)
     operation = _largest(sheets, _OPERATION_TIMES)
@@ -422,7 +422,7 @@ def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
         label=label,
         value=plot.elided(largest.name, _NAME),
         detail=largest.detail,
-        colour=color,
+        color=color,
         full=largest.name,
     )
 
@@ -461,19 +461,19 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
             label="GPU busy",
             value=plot.percent_text(100.0 * busy / total),
             detail=f"{text(busy)} of {text(total)}{together}{_of_what(prefix)}",
-            colour=colour_of("computation_time"),
+            color=color_of("computation_time"),
         ),
         Card(
             label="Exposed communication",
             value=plot.percent_text(100.0 * exposed / total),
             detail=of_communication,
-            colour=colour_of("exposed_comm_time"),
+            color=color_of("exposed_comm_time"),
         ),
         Card(
             label="GPU idle",
             value=plot.percent_text(100.0 * idle / total),
             detail=f"{text(idle)} without GPU work{together}",
-            colour=colour_of("idle_time"),
+            color=color_of("idle_time"),
         ),
         *_set_aside_cards(times),
     ]
@@ -503,7 +503,7 @@ def _set_aside_cards(times: Mapping[str, float]) -> list[Card]:
             "Not analyzed",
             plot.percent_text(100.0 * whole / wall),
             f"{', '.join(words)} of {plot.duration_text(wall)}",
-            colour_of("not_recorded_time"),
+            color_of("not_recorded_time"),
         )
     ]
 

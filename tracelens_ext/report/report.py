@@ -1,4 +1,4 @@
-"""A report, whatever it is of: named tables with their texts, charts and notes."""
+"""A report on any subject: named tables with texts, charts and notes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """A table that answers where the time went, and so stands first."""
+    """The first rows of a table that answers where the time went, shown before all tables."""
 
     title: str  #: the heading
-    sheet: str  #: the table's name; `rows` of it are shown
-    columns: Sequence[str]  #: those that are shown
-    #: that of them which names sheets, and becomes a link to the first that is there, or else to
-    #: the table itself. The texts of such a table are sentences, to be read whole
+    sheet: str  #: the name of the table
+    columns: Sequence[str]  #: the columns that are shown
+    #: the column whose cells name tables. A cell becomes a link to the first of them that the
+    #: report has, or else to the table itself. The other texts of such a table are sentences,
+    #: which are never cut. Empty for a table without such a column
     links: str = ""
-    #: chooses the rows that are shown; all by default
+    #: returns the rows to show from; None for all rows
     choose_rows: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
     def shown_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the table that are shown, as many as there is place for."""
+        """Return the rows and columns of the table that are shown."""
         if self.choose_rows is not None:
             frame = self.choose_rows(frame)
         return frame[list(self.columns)].head(self.rows)
 
     @property
     def rows(self) -> int:
-        """How many rows are shown at most: few where they are sentences."""
+        """The largest number of rows that are shown: fewer if they have sentences."""
         return 8 if self.links else 24
 
     def linked(self, cell: object, sheets: Collection[str]) -> str:
-        """The sheet that a cell of the column `links` leads to."""
+        """Return the table to which a cell of the column `links` is a link."""
         return next(
             (name for name in str(cell).split(", ") if name in sheets), self.sheet
         )
@@ -50,27 +51,31 @@ class Answer:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables and what goes with them."""
+    """Tables, and the texts, charts and notes about them."""
 
     title: str  #: the heading
     sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
-    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analyzed
-    notes: Sequence[str] = ()  #: what the reader should know first, a sentence each
-    #: what a table shows, by its name
+    facts: Sequence[
+        tuple[str, object]
+    ] = ()  #: facts about the trace: labels and values
+    notes: Sequence[str] = ()  #: sentences that the reader should see first
+    #: name of a table → what it shows
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    charts: Sequence[Chart] = ()  #: what to draw in a workbook and on a page
-    #: tables that only a page has, after the others, by name
+    charts: Sequence[Chart] = ()  #: the charts of workbooks and HTML pages
+    #: further tables for HTML pages only, by name
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    #: the units of a table's columns, by their names, by its name
+    #: name of a table → name of a column → unit
     units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
-    #: what JSON has beside all that, by its name
+    answers: Sequence[
+        Answer
+    ] = ()  #: the rows that workbooks and the terminal show first
+    #: further members of JSON output, by name
     members: Mapping[str, object] = field(default_factory=dict)
-    #: what a finding means, Markdown, by its id; a page shows it
+    #: id of a finding → what it means, in Markdown, for HTML pages
     explanations: Mapping[str, str] = field(default_factory=dict)
-    #: where a page links lines of Python, with `{path}` and `{line}`
+    #: the address of a line of Python code, with `{path}` and `{line}`, for links on HTML pages
     source_url: str = ""
-    #: the command that a page offers to copy for each row of a table, by its name
+    #: name of a table → the command that an HTML page offers to copy for each row
     row_commands: Mapping[str, RowCommand] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -80,8 +85,8 @@ class Report:
         return short_repr("Report", f"{self.title}, tables (rows): {rows}")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page, or some tables where its packages are missing."""
-        # The page is drawn by a module that knows reports, so this one cannot import it.
+        """Return what a notebook shows: the HTML page, or tables if its packages are missing."""
+        # The module of the page imports this one, so it can only be imported here.
         page = import_module("tracelens_ext.report.html")
         try:
             return str(page.cell_of(self))
@@ -99,6 +104,6 @@ class Report:
         )
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:
-        """What is shown of an answer, its columns named with their units."""
+        """Return the rows of an answer with units in the names of the columns."""
         frame = answer.shown_rows(self.sheets[answer.sheet])
         return with_units(frame, self.units.get(answer.sheet, {}))

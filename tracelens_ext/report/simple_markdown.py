@@ -1,6 +1,6 @@
-"""The Markdown of explanations, as lines of a terminal and as HTML.
+"""Convert the Markdown of explanations to lines for a terminal, and to HTML.
 
-It has paragraphs, blocks of code between fences, `*emphasis*` and `` `code` ``; nothing else.
+Explanations use paragraphs, fenced code blocks, `*emphasis*` and `` `code` ``, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Block(NamedTuple):
 
 
 def blocks_of(text: str) -> Iterator[Block]:
-    """Yield the blocks of a text, in their order."""
+    """Yield the blocks of a text in order."""
+    # Splitting at a pattern with one group alternates: text, code, text, code, …, text.
     parts = _FENCED.split(text)
     for position, part in enumerate(parts):
         is_code = position % 2 == 1
@@ -39,11 +40,11 @@ def blocks_of(text: str) -> Iterator[Block]:
 
 
 def lines_of(text: str, width: int) -> list[str]:
-    """Return a text as lines for a terminal, a blank line between its blocks.
+    """Return a text as lines for a terminal, with an empty line between blocks.
 
     Args:
         text: the Markdown.
-        width: of the lines; code is not folded.
+        width: the width of the lines; lines of code are not wrapped.
     """
     lines: list[str] = []
     for block in blocks_of(text):
@@ -67,7 +68,7 @@ def html_of(text: str) -> str:
         if block.is_code:
             parts.append(f"<pre><code>{escaped}</code></pre>")
             continue
-        pieces = _CODE.split(escaped)
+        pieces = _CODE.split(escaped)  # alternates, too: text, code, text, …
         for position, piece in enumerate(pieces):
             if position % 2 == 1:
                 pieces[position] = f"<code>{piece}</code>"

@@ -1,4 +1,4 @@
-"""How a report is written: in any formats, to any places."""
+"""Write a report in one or several formats."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tracelens_ext.report.report import Report
 
 @contextmanager
 def fast_pandas() -> Iterator[None]:
-    """Make the tables of a report, and write them, with less to do; usable as a decorator.
+    """Build and write tables faster, as a context manager or a decorator; the result is the same.
 
-    Tables make hardly any cycles, and a garbage collection walks every object of every module: a
-    tenth of the time of a small trace. Where pyarrow is installed pandas would copy every text into
-    its arrays and out again; the tables are the same.
+    Garbage collection is off: tables have hardly any cycles, and walking all objects of all modules
+    takes a tenth of the time of a small trace. Texts are stored as Python objects: with pyarrow
+    installed, pandas would copy every text into Arrow arrays and back.
     """
-    collecting = gc.isenabled()
+    was_collecting = gc.isenabled()
     gc.disable()
     try:
         with pd.option_context("mode.string_storage", "python"):
             yield
     finally:
-        if collecting:
+        if was_collecting:
             gc.enable()
 
 
 class OutputFormat(StrEnum):
-    """How the tables of a report are written."""
+    """A format for the tables of a report."""
 
     xlsx = "xlsx"
     csv = "csv"
@@ -50,21 +50,25 @@ class OutputFormat(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """What the name of a file ends in; of one table, for a format that is a folder."""
+        """The suffix of the file, or of each file of a folder."""
         return ".md" if self is OutputFormat.markdown else f".{self.value}"
 
 
-#: A page for browsers; an option of its own asks for it.
+#: The HTML page, which is not an `OutputFormat` because it has an option of its own.
 PAGE: Final = "html"
-#: Files and folders to write, and what they are.
+#: The files and folders to write, and the format of each.
 Places = Mapping[Path, OutputFormat | Literal["html"]]
-#: What the name of an output file can end in, and the format that it means.
-FORMAT_OF_SUFFIX = {each.suffix: each for each in OutputFormat if not each.is_folder}
+#: Suffix of the name of an output file → its format.
+FORMAT_OF_SUFFIX = {
+    output_format.suffix: output_format
+    for output_format in OutputFormat
+    if not output_format.is_folder
+}
 FORMAT_OF_SUFFIX[".markdown"] = OutputFormat.markdown
 
 
 def require_format(chosen: OutputFormat | Literal["html"]) -> None:
-    """Check that a format can be written here, before a trace is read for nothing."""
+    """Raise a UsageError if a format needs a package that is not installed."""
     import importlib.util
 
     if chosen is OutputFormat.parquet and importlib.util.find_spec("pyarrow") is None:
@@ -81,9 +85,15 @@ def require_format(chosen: OutputFormat | Literal["html"]) -> None:
 def check_places(
     places: Places, inputs: Sequence[str | Path], *, force: bool
 ) -> list[str]:
-    """Refuse to write over an input or what this program did not make, before anything is read.
+    """Refuse to overwrite an input, or a file that another program wrote, before anything is read.
 
-    What is in a folder is checked when it is written. Gives a line for each unfinished folder.
+    The files in a folder are checked later, when they are written.
+
+    Returns:
+        A line for each folder that a killed run left unfinished.
+
+    Raises:
+        OutputError: a place cannot be written to.
     """
     from tracelens_ext.report.manifest import (
         check_output,
@@ -109,7 +119,7 @@ def write_report(
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Write a report; each file, and the files of a folder as one, take their places when whole."""
+    """Write a report; a file or folder replaces an existing one only when it is complete."""
     for path, chosen in places.items():
         require_format(chosen)
         if chosen == PAGE:
@@ -139,7 +149,7 @@ def write_report(
 
 
 def report_text(report: Report, chosen: OutputFormat) -> Iterator[str]:
-    """A report as JSON or Markdown, in pieces."""
+    """Yield a report as JSON or Markdown, in pieces."""
     from tracelens_ext.report.formats import json_text, markdown_text
 
     writers = {OutputFormat.json: json_text, OutputFormat.markdown: markdown_text}

@@ -280,7 +280,7 @@ def _iterations(
     annotation: str | re.Pattern[str] | None,
 ) -> _IterationSpans | None:
     """Return the whole iterations in which calls launched GPU work; None without any."""
-    from tracelens_ext.analysis.iterations.selection import named_iterations
+    from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 
     iterations, names, _ = named_iterations(work.tree, annotation)
     iteration_of_call = iterations.of_gpu[roofline.groups.first_gpu]

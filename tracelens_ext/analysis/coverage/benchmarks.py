@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
     LAUNCH_KINDS,

@@ -26,7 +26,7 @@ from tracelens_ext.analysis.coverage.warm_up_events import (
     instantiations,
     slow_regions,
 )
-from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import BoolArray, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object

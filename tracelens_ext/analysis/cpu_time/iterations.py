@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens_ext.analysis.cpu_time.activities import Activity, time_by_activity
+from tracelens_ext.analysis.iterations.iterations import Iterations, iteration_at
 from tracelens_ext.analysis.iterations.measurement import ODD_AMONG, odd_among
-from tracelens_ext.analysis.iterations.selection import (
-    Iterations,
-    iteration_at,
-    named_iterations,
-)
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, Trace

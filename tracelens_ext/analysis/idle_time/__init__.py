@@ -1,1 +1,1 @@
-"""Idle time: where the gaps are, and why."""
+"""Idle time of the GPU: its gaps, their causes and shapes, and the CPU activity during them."""

@@ -1,4 +1,4 @@
-"""The sentence about idle time: how long the GPU was idle, of how long, and why."""
+"""The sentence about idle time: how long the GPU was idle, its share, and the causes."""
 
 from __future__ import annotations
 
@@ -15,73 +15,89 @@ from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import maxima, minima
 
-#: A smaller share would be shown as 0.0 %.
-_LEAST_SHARE_SHOWN = 0.0005
-_MOST_MS_AS_MS = 1e4
+#: The least share that is not shown as 0.0 %.
+_MIN_SHARE_SHOWN = 0.0005
+#: Times of this length and more are shown in seconds, ms.
+_MIN_MS_AS_SECONDS = 1e4
 
 
-def answer(work: GpuEvents, classified: ClassifiedGaps, selection: EventFilter) -> str:
-    """Return how long the GPU (or the streams) was idle, of how long, and why, in a sentence."""
-    if not len(work):
-        return no_gpu_work(work)
+def idle_time_answer(
+    gpu_events: GpuEvents, classified: ClassifiedGaps, selection: EventFilter
+) -> str:
+    """Return a sentence about the idle time of the selected devices or streams.
+
+    For example: `The GPU was idle for 1.250 ms of 10.000 ms (12.5 %): host 75.0 %, unknown 25.0 %.`
+    """
+    if not len(gpu_events):
+        return no_gpu_work(gpu_events)
     if not classified.events.any():
         return f"No GPU event matches {selection.text}."
-    is_several = np.count_nonzero(classified.events) > 1
+    has_several_tracks = np.count_nonzero(classified.events) > 1
     subject = _subject(classified, selection)
     if selection.step is not None:
         subject = f"in ProfilerStep#{selection.step} {subject}"
-    subject = f"{subject[0].upper()}{subject[1:]} {'were' if is_several else 'was'}"
-    category = selection.category
-    before_what = f" before work of the category {category}" if category else ""
+    verb = "were" if has_several_tracks else "was"
+    subject = f"{subject[0].upper()}{subject[1:]} {verb}"
+    before_category = ""
+    if selection.category:
+        before_category = f" before work of the category {selection.category}"
     intervals = classified.within
-    idle = time_by_cause(intervals, np.zeros_like(intervals.gap), 1)[0]
-    total = int(idle.sum())
-    if not total:
+    all_in_one_group = np.zeros_like(intervals.gap)
+    idle_of_cause = time_by_cause(intervals, all_in_one_group, 1)[0]
+    idle_ns = int(idle_of_cause.sum())
+    if not idle_ns:
         return (
-            f"{subject} never idle{before_what} between the first and the last event."
+            f"{subject} never idle{before_category} between the first and the last "
+            "event."
         )
-    watched = watched_time(work, classified)
+    observed_ns = observed_time(gpu_events, classified)
     share = "<0.1 %"
-    if total >= watched * _LEAST_SHARE_SHOWN:
-        share = f"{100 * total / watched:.1f} %"
-    together = " together" if is_several else ""
-    idle_time = f"{subject}{together} idle{before_what} for {in_words(total)}"
-    return f"{idle_time} of {in_words(watched)} ({share}): {_shares_of_causes(idle)}."
+    if idle_ns >= observed_ns * _MIN_SHARE_SHOWN:
+        share = f"{100 * idle_ns / observed_ns:.1f} %"
+    together = " together" if has_several_tracks else ""
+    idle_part = (
+        f"{subject}{together} idle{before_category} for {duration_text(idle_ns)}"
+    )
+    causes = _shares_of_causes(idle_of_cause)
+    return f"{idle_part} of {duration_text(observed_ns)} ({share}): {causes}."
 
 
-def _shares_of_causes(idle: Int64Array) -> str:
-    """Return the share of each cause in the idle time, largest first: `host 75.0 %, unknown …`."""
-    total = int(idle.sum())
+def _shares_of_causes(idle_of_cause: Int64Array) -> str:
+    """Return the shares of the causes in the idle time, largest first: `host 75.0 %, unknown …`.
+
+    Args:
+        idle_of_cause: the idle time of each cause, ns, (causes,).
+    """
+    total_ns = int(idle_of_cause.sum())
     shares = []
-    for code in np.argsort(-idle, kind="stable").tolist():
-        time = int(idle[code])
-        if time and time >= total * _LEAST_SHARE_SHOWN:
-            shares.append(
-                f"{CAUSES[code].replace('_', ' ')} {100.0 * time / total:.1f} %"
-            )
+    for code in np.argsort(-idle_of_cause, kind="stable").tolist():
+        idle_ns = int(idle_of_cause[code])
+        if idle_ns and idle_ns >= total_ns * _MIN_SHARE_SHOWN:
+            cause = CAUSES[code].replace("_", " ")
+            shares.append(f"{cause} {100.0 * idle_ns / total_ns:.1f} %")
     return ", ".join(shares)
 
 
-def watched_time(work: GpuEvents, classified: ClassifiedGaps) -> int:
-    """Return the time that idle time is a part of, ns, summed over the devices or streams.
+def observed_time(gpu_events: GpuEvents, classified: ClassifiedGaps) -> int:
+    """Return the time that the idle time is a part of, ns, summed over the devices or streams.
 
-    From the first start to the last end of the selected events, as `total_time` of the timeline;
-    and where the first of them ends a gap, from the beginning of that.
+    On each of them, it lasts from the first start to the last end of the selected events, like
+    `total_time` of the timeline. If the first selected event ends a gap, it begins with that gap.
     """
     gaps = classified.gaps
     selected = classified.selected
     track = gaps.tracks.of_gpu[selected]
-    count = len(gaps.tracks)
+    track_count = len(gaps.tracks)
     tracks_of_starts = np.append(track, gaps.track)
-    starts = np.append(work.start[selected], gaps.start)
-    first_start = minima(tracks_of_starts, starts, count)
-    last_end = maxima(track, work.end[selected], count)
+    starts = np.append(gpu_events.start[selected], gaps.start)
+    first_start = minima(tracks_of_starts, starts, track_count)
+    last_end = maxima(track, gpu_events.end[selected], track_count)
     has_events = classified.events > 0
     return int((last_end - first_start)[has_events].sum())
 
 
 def _subject(classified: ClassifiedGaps, selection: EventFilter) -> str:
-    """Return what was idle, such as `the GPU` or `the 4 streams of device 1`."""
+    """Return the subject of the sentence, such as `the GPU` or `the 4 streams of device 1`."""
     count = int(np.count_nonzero(classified.events))
     device = ""
     if selection.device is not None:
@@ -101,14 +117,20 @@ def _subject(classified: ClassifiedGaps, selection: EventFilter) -> str:
     return f"the stream{owner}"
 
 
-def in_words(nanoseconds: int, like: int | None = None) -> str:
-    """Return a time in the unit that shows its digits, or those of another time."""
-    size = nanoseconds if like is None else like
+def duration_text(nanoseconds: int, same_unit_as: int | None = None) -> str:
+    """Return a duration with its unit, `ns`, `μs`, `ms` or `s`.
+
+    Args:
+        nanoseconds: the duration.
+        same_unit_as: another duration, ns, that determines the unit; by default the duration
+            itself.
+    """
+    size = nanoseconds if same_unit_as is None else same_unit_as
     if size < NS_PER_US:
         return f"{nanoseconds} ns"
     if size < NS_PER_MS:
         return f"{nanoseconds / NS_PER_US:.3f} μs"
     milliseconds = nanoseconds / NS_PER_MS
-    if size < _MOST_MS_AS_MS * NS_PER_MS:
+    if size < _MIN_MS_AS_SECONDS * NS_PER_MS:
         return f"{milliseconds:,.3f} ms"
     return f"{milliseconds / 1e3:,.3f} s"

@@ -1,8 +1,8 @@
-"""What the CPU did while the GPU waited for it, as a tree of calls: a flame graph of idle time.
+"""CPU activity while the GPU waited for the CPU, as a tree of calls: a flame graph of idle time.
 
-Idle time whose cause is the CPU (`Cause.HOST`) is divided over the stacks of the launching thread:
-annotations, Python frames, operations and API calls, one below the other. The times of the tree sum
-to what `gaps` gives to the CPU, over all devices.
+Idle time whose cause is the CPU (`Cause.HOST`) is divided among the call stacks of the launching
+thread, which consist of annotations, Python frames, operations and API calls. The times of the tree
+add up to the idle time of this cause over all devices.
 """
 
 from __future__ import annotations
@@ -54,23 +54,25 @@ _KIND_LABELS: Final = {
     **dict.fromkeys(LAUNCH_KINDS, "call"),
 }
 _NO_EVENT: Final = "(nothing recorded)"
+#: All steps of the profiler share a node with this label.
 _ANY_STEP: Final = "ProfilerStep#*"
-_STEP: Final = "ProfilerStep#"
-_MOST_NODES: Final = 1000
-_SEPARATORS: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
+_STEP_PREFIX: Final = "ProfilerStep#"
+_MAX_NODES: Final = 1000
+#: Replaces the characters that separate labels and stacks in the folded format.
+_FOLDED_LABEL: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 
 @dataclass(frozen=True, eq=False)
 class IdleStacks:
-    """What the CPU was in during idle time, n nodes, parents before children.
+    """A tree of n CPU events during idle time, parents before children.
 
     Attributes:
-        parent: the node above each, `ROOT` at the top, (n,).
-        depth: how many nodes are above it, (n,).
-        labels: what nodes are called, n of them.
-        kinds: what they are, n of them.
-        self_ns: idle time of which a node was the innermost event, ns, (n,).
-        idle_ns: idle time in a node and below it, ns, (n,).
+        parent: the parent of each node, `ROOT` at the top, (n,).
+        depth: the number of nodes above each node, (n,).
+        labels: the name of each node.
+        kinds: the kind of each node: `operation`, `annotation`, `python` or `call`.
+        self_ns: idle time during which the node was the innermost event, ns, (n,).
+        idle_ns: idle time during the node and the nodes below it, ns, (n,).
     """
 
     parent: Int32Array
@@ -85,74 +87,76 @@ class IdleStacks:
 
     @property
     def total_ns(self) -> int:
-        """All idle time that waits for the CPU, over all devices, ns."""
+        """The idle time whose cause is the CPU, over all devices, ns."""
         return int(self.self_ns.sum())
 
     def percent(self) -> Float64Array:
-        """Return the share of each node in all of that time, 0 to 100, (n,)."""
+        """Return the share of each node in `total_ns`, 0 to 100, (n,)."""
         return 100.0 * self.idle_ns / max(self.total_ns, 1)
 
     def kept(self, depth: int | None = None, min_percent: float = 0.0) -> BoolArray:
-        """Return which nodes are shown, (n,).
+        """Tell which nodes are shown with these limits, (n,).
 
         Args:
-            depth: levels that are shown, 1 for the roots alone; all by default.
-            min_percent: the least share that is shown.
+            depth: the number of levels to show, 1 for the roots only; None for all.
+            min_percent: the least share of a node that is shown, percent.
         """
-        keep: BoolArray = self.percent() >= min_percent
+        is_shown: BoolArray = self.percent() >= min_percent
         if depth is not None:
-            keep &= self.depth < depth
-        return keep
+            is_shown &= self.depth < depth
+        return is_shown
 
     def folded(self) -> Iterator[str]:
-        """Yield `a;b;c NANOSECONDS` for each stack that has time of its own."""
-        # Each node follows the one above it, so one path is in memory at a time.
+        """Yield `a;b;c NANOSECONDS` for each stack whose last node has time of its own."""
+        # Nodes are in tree order, so the path to a node shares its beginning with the path before.
         path: list[str] = []
         columns = zip(
             self.depth.tolist(), self.labels, self.self_ns.tolist(), strict=True
         )
         for depth, label, self_ns in columns:
-            path[depth:] = [label.translate(_SEPARATORS)]
+            path[depth:] = [label.translate(_FOLDED_LABEL)]
             if self_ns:
                 yield f"{';'.join(path)} {self_ns}"
 
 
-def idle_stacks(work: GpuEvents) -> IdleStacks:
-    """Return what the launching threads did while the GPU waited for them."""
-    trace = work.trace
-    idle = _idle_of_cpu(work)
+def idle_stacks(gpu_events: GpuEvents) -> IdleStacks:
+    """Return the call stacks of the launching threads while the GPU waited for them."""
+    trace = gpu_events.trace
+    idle = _idle_of_cpu(gpu_events)
     segments = innermost_segments(trace, _KINDS, idle)
     overlap = segments.during(idle.thread, idle.start, idle.end)
-    outside_ns = idle.end - idle.start - overlap.of_interval
-    rows, parent = nested_events(trace, _rows_around(work, segments.row))
-    order = np.argsort(rows, kind="stable")
-    position = order[np.searchsorted(rows[order], segments.row)]
-    self_of_row = sums(
+    unrecorded_ns = idle.end - idle.start - overlap.of_interval
+    rows, parent = nested_events(trace, _events_of_threads(gpu_events, segments.row))
+    # Idle time of each event, as the innermost one: the positions of events by row are looked up.
+    by_row = np.argsort(rows, kind="stable")
+    position = by_row[np.searchsorted(rows[by_row], segments.row)]
+    self_of_event = sums(
         group_index=position, values=overlap.of_segment, group_count=len(rows)
     )
-    code, labels = _labels(work, rows)
+    # Events with equal labels on their paths are one node.
+    code, labels = _labels(gpu_events, rows)
     paths = find_paths(parent.astype(np.int32), code)
     self_of_path = sums(
-        group_index=paths.of_node, values=self_of_row, group_count=len(paths)
+        group_index=paths.of_node, values=self_of_event, group_count=len(paths)
     )
     example = np.zeros(len(paths), dtype=np.int64)
     example[paths.of_node] = np.arange(len(rows))
     kinds = [
         _KIND_LABELS[EventKind(kind)] for kind in trace.kind[rows[example]].tolist()
     ]
-    path_labels = [labels[number] for number in code[example].tolist()]
-    stacks = _Paths(
+    path_labels = [labels[label] for label in code[example].tolist()]
+    nodes = _UnsortedNodes(
         parent=paths.parent.astype(np.int32),
         labels=path_labels,
         kinds=kinds,
         self_ns=self_of_path,
     )
-    return _in_order(_with_rest(stacks, int(outside_ns.sum())))
+    return _in_tree_order(_with_unrecorded_time(nodes, int(unrecorded_ns.sum())))
 
 
 @dataclass(frozen=True, eq=False)
-class _Paths:
-    """Nodes before they are put in order, shorter paths first."""
+class _UnsortedNodes:
+    """The nodes before they are put in tree order; shorter paths come first."""
 
     parent: Int32Array
     labels: list[str]
@@ -160,85 +164,86 @@ class _Paths:
     self_ns: Int64Array
 
 
-def _idle_of_cpu(work: GpuEvents) -> HostIntervals:
-    """Return the idle time of devices that waits for the CPU, with the launching threads."""
-    classified = classify_gaps(work, "device")
+def _idle_of_cpu(gpu_events: GpuEvents) -> HostIntervals:
+    """Return the idle time of devices whose cause is the CPU, with the launching threads."""
+    classified = classify_gaps(gpu_events, "device")
     intervals = classified.within
     intervals = intervals.chosen(intervals.cause == Cause.HOST.code)
     launch = classified.launch[intervals.gap]
     return HostIntervals(
-        thread=values_at(work.trace.thread, launch),
+        thread=values_at(gpu_events.trace.thread, launch),
         start=intervals.start,
         end=intervals.end,
     )
 
 
-def _rows_around(work: GpuEvents, innermost: Int64Array) -> Int64Array:
-    """Return some host events and all that may enclose them: the others of their threads."""
-    trace = work.trace
+def _events_of_threads(gpu_events: GpuEvents, innermost: Int64Array) -> Int64Array:
+    """Return all host events on the threads of the given events, which may enclose these."""
+    trace = gpu_events.trace
     rows = trace.rows_of(*_KINDS)
     threads = np.unique(trace.thread[innermost])
     return rows[np.isin(trace.thread[rows], threads)]
 
 
 def _labels(
-    work: GpuEvents, rows: Int64Array
+    gpu_events: GpuEvents, rows: Int64Array
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the label of each host event as a code, and the labels; all steps have one."""
-    code, labels = event_labels(work.trace, rows)
-    shown = [_ANY_STEP if label.startswith(_STEP) else label for label in labels]
-    distinct = {label: number for number, label in enumerate(dict.fromkeys(shown))}
-    number_of_code = np.array([distinct[label] for label in shown], dtype=np.int64)
-    return values_at(number_of_code, code), list(distinct)
+    """Return the label of each host event as a code, and the labels; all steps share a label."""
+    name_code, names = event_labels(gpu_events.trace, rows)
+    labels = [_ANY_STEP if name.startswith(_STEP_PREFIX) else name for name in names]
+    code_of_label = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    codes = np.array([code_of_label[label] for label in labels], dtype=np.int64)
+    return values_at(codes, name_code), list(code_of_label)
 
 
-def _with_rest(paths: _Paths, rest_ns: int) -> _Paths:
-    """Return the nodes with one more for idle time in which nothing was recorded."""
-    if not rest_ns:
-        return paths
-    return _Paths(
-        parent=np.append(paths.parent, np.int32(ROOT)),
-        labels=paths.labels + [_NO_EVENT],
-        kinds=paths.kinds + [""],
-        self_ns=np.append(paths.self_ns, rest_ns),
+def _with_unrecorded_time(nodes: _UnsortedNodes, unrecorded_ns: int) -> _UnsortedNodes:
+    """Return the nodes with one more for idle time during which no CPU event was recorded."""
+    if not unrecorded_ns:
+        return nodes
+    return _UnsortedNodes(
+        parent=np.append(nodes.parent, np.int32(ROOT)),
+        labels=nodes.labels + [_NO_EVENT],
+        kinds=nodes.kinds + [""],
+        self_ns=np.append(nodes.self_ns, unrecorded_ns),
     )
 
 
-def _in_order(paths: _Paths) -> IdleStacks:
-    """Return the nodes that have time, parents before children, longest sibling first."""
-    idle_of_path = summed_up(paths.parent, depths(paths.parent), paths.self_ns)
-    has_time = np.flatnonzero(idle_of_path > 0)
+def _in_tree_order(nodes: _UnsortedNodes) -> IdleStacks:
+    """Return the nodes with idle time in tree order, longest sibling first."""
+    idle_of_node = summed_up(nodes.parent, depths(nodes.parent), nodes.self_ns)
+    has_time = np.flatnonzero(idle_of_node > 0)
     count = len(has_time)
-    new_number = np.full(len(idle_of_path), ROOT, dtype=np.int32)
-    new_number[has_time] = np.arange(count)
-    parent = values_at(new_number, paths.parent[has_time], missing=ROOT)
-    idle_ns = idle_of_path[has_time]
+    new_index = np.full(len(idle_of_node), ROOT, dtype=np.int32)
+    new_index[has_time] = np.arange(count)
+    parent = values_at(new_index, nodes.parent[has_time], missing=ROOT)
+    idle_ns = idle_of_node[has_time]
     depth = depths(parent)
-    size = summed_up(parent, depth, np.ones(count, dtype=np.int64))
-    siblings = np.lexsort((np.arange(count), -idle_ns, parent))
-    place = preorder(parent, size, siblings)
+    subtree_size = summed_up(parent, depth, np.ones(count, dtype=np.int64))
+    by_parent_and_time = np.lexsort((np.arange(count), -idle_ns, parent))
+    place = preorder(parent, subtree_size, by_parent_and_time)
     order = inverse_permutation(place)
-    chosen = has_time[order]
+    ordered_nodes = has_time[order]
     return IdleStacks(
         parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),
         depth=depth[order],
-        labels=[paths.labels[number] for number in chosen.tolist()],
-        kinds=[paths.kinds[number] for number in chosen.tolist()],
-        self_ns=paths.self_ns[chosen],
+        labels=[nodes.labels[node] for node in ordered_nodes.tolist()],
+        kinds=[nodes.kinds[node] for node in ordered_nodes.tolist()],
+        self_ns=nodes.self_ns[ordered_nodes],
         idle_ns=idle_ns[order],
     )
 
 
-def idle_call_tree(work: GpuEvents) -> pd.DataFrame:
-    """What the CPU did while the GPU waited for it; the largest nodes, a row each."""
-    stacks = idle_stacks(work)
-    shown = np.sort(np.argsort(-stacks.idle_ns, kind="stable")[:_MOST_NODES])
-    number = np.full(len(stacks), NONE, dtype=np.int64)
-    number[shown] = np.arange(len(shown))
+def idle_call_tree(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the largest nodes of the tree of CPU activity during idle time, a row per node."""
+    stacks = idle_stacks(gpu_events)
+    # A parent is at least as long as its children, so it is among the largest nodes, too.
+    shown = np.sort(np.argsort(-stacks.idle_ns, kind="stable")[:_MAX_NODES])
+    shown_index = np.full(len(stacks), NONE, dtype=np.int64)
+    shown_index[shown] = np.arange(len(shown))
     return pd.DataFrame(
         {
             "node": np.arange(len(shown)),
-            "parent": values_at(number, stacks.parent[shown], missing=NONE),
+            "parent": values_at(shown_index, stacks.parent[shown], missing=NONE),
             "label": pd.array([stacks.labels[node] for node in shown], dtype="str"),
             "kind": pd.array([stacks.kinds[node] for node in shown], dtype="str"),
             "idle_time_ns": stacks.idle_ns[shown],

@@ -1,4 +1,4 @@
-"""How long gaps are: histograms, and histograms as bars of text."""
+"""Histograms of the lengths of gaps, and their display as bars of text."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import numpy as np
 
 from tracelens_ext.trace import Float64Array, Int64Array
 
-#: Bins of the table.
+#: The number of bins of the table.
 BINS = 20
-_BAR_CELLS = 40
-#: A bin with a larger share of the values hides all others.
-_HIDING_SHARE = 0.95
-_FULL = "█"
-_EMPTY = "░"
-_SIDE = "│"
+_BAR_LENGTH = 40  #: characters
+#: If a bin has a larger share of the values than this, the other bins are too small to be seen.
+_MAX_SHARE_OF_BIN = 0.95
+_FULL_CELL = "█"
+_EMPTY_CELL = "░"
+_BAR_SIDE = "│"
 _ASCII = str.maketrans({"█": "#", "░": ".", "│": "|", "μ": "u"})
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts by bin.
+    """The number of values in each of b bins.
 
     Attributes:
-        edges: ascending, (b + 1,); of no bins, empty.
-        counts: values in each bin; all but the last leave out their upper edge, (b,).
-        below: values smaller than the first edge.
-        above: values larger than the last edge.
+        edges: the ascending edges of the bins, (b + 1,); empty if there are no bins.
+        counts: the number of values in each bin, (b,). A bin includes its lower edge; only the last
+            bin includes its upper edge.
+        below: the number of values smaller than the first edge.
+        above: the number of values larger than the last edge.
     """
 
     edges: Float64Array
@@ -39,11 +40,11 @@ class Histogram:
     above: int
 
 
-class TellingHistogram(NamedTuple):
-    """A histogram that shows something, and why its bins are not of one width, or empty."""
+class ReadableHistogram(NamedTuple):
+    """A histogram whose bins are logarithmic if that is needed to see them."""
 
     histogram: Histogram
-    reason: str
+    reason: str  #: why the bins are logarithmic; empty if this was not decided here
 
 
 def histogram(
@@ -54,14 +55,14 @@ def histogram(
     largest: float | None = None,
     log: bool = False,
 ) -> Histogram:
-    """Count finite values by bin.
+    """Return the histogram of finite values.
 
     Args:
-        values: what is counted.
-        bins: how many bins; one where all values are equal.
-        smallest: the lower bound, the smallest value by default.
-        largest: the upper bound, the largest value by default.
-        log: whether bins are of one ratio, not of one width; what is not above 0 is below them.
+        values: the values.
+        bins: the number of bins; there is only one bin if all values are equal.
+        smallest: the lower bound; by default the smallest value.
+        largest: the upper bound; by default the largest value.
+        log: use logarithmic bins; values of 0 and less then count as below the bins.
     """
     lower_bound = -np.inf if smallest is None else smallest
     upper_bound = np.inf if largest is None else largest
@@ -84,9 +85,9 @@ def histogram(
     edge_count = bins + 1
     if low == high:
         edge_count = 2
-    spaced = np.geomspace if log else np.linspace
-    edges = spaced(low, high, edge_count)
-    # geomspace may miss its ends by a rounding.
+    space_edges = np.geomspace if log else np.linspace
+    edges = space_edges(low, high, edge_count)
+    # geomspace may round the first and the last edge.
     edges[0] = low
     edges[-1] = high
     below = int((values < low).sum())
@@ -98,58 +99,65 @@ def histogram(
     )
 
 
-def telling_histogram(
+def readable_histogram(
     values: Float64Array,
     bins: int,
     smallest: float | None,
     largest: float | None,
     *,
     log: bool,
-) -> TellingHistogram:
-    """Return a histogram whose bins are logarithmic where equal bins would show nothing."""
-    counted = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
-    inside = int(counted.counts.sum())
-    most = int(counted.counts.max(initial=0))
-    if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
-        return TellingHistogram(counted, "")
+) -> ReadableHistogram:
+    """Return a histogram with bins of equal width, or logarithmic if a bin has nearly all values.
+
+    The arguments are those of `histogram`.
+    """
+    requested = histogram(
+        values, bins=bins, smallest=smallest, largest=largest, log=log
+    )
+    total = int(requested.counts.sum())
+    largest_count = int(requested.counts.max(initial=0))
+    is_readable = largest_count <= _MAX_SHARE_OF_BIN * total
+    if log or len(requested.counts) < 2 or is_readable:
+        return ReadableHistogram(requested, "")
     reason = (
-        f"Logarithmic bins: an equal-width bin would contain {most:,} of the "
-        f"{inside:,} gaps."
+        f"Logarithmic bins: an equal-width bin would contain {largest_count:,} of the "
+        f"{total:,} gaps."
     )
     logarithmic = histogram(
         values, bins=bins, smallest=smallest, largest=largest, log=True
     )
-    return TellingHistogram(logarithmic, reason)
+    return ReadableHistogram(logarithmic, reason)
 
 
 def histogram_lines(
     histogram: Histogram, *, unit: str = "μs", bars: bool = True
 ) -> list[str]:
-    """Return a line a bin: a bar and a count, or a count after a colon."""
+    """Return a line per bin, with a bar and the count, or with the count alone."""
     counts: list[int] = histogram.counts.tolist()
-    most = max(counts, default=0)
-    width = len(str(most))
+    largest_count = max(counts, default=0)
+    width = len(str(largest_count))
     lines = []
     for label, count in zip(_bin_labels(histogram.edges, unit), counts, strict=True):
-        bar = f" {_bar(count, most)}" if bars else ":"
+        bar = f" {_bar(count, largest_count)}" if bars else ":"
         lines.append(f"{label}{bar} {count:>{width}}")
     return lines
 
 
-def _bar(count: int, most: int) -> str:
-    """Return a bar that is as long as the share of a count in the largest; never empty above 0."""
-    full_cells = -(-_BAR_CELLS * count // max(most, 1))  # rounded up
-    empty_cells = _BAR_CELLS - full_cells
-    return f"{_SIDE}{_FULL * full_cells}{_EMPTY * empty_cells}{_SIDE}"
+def _bar(count: int, largest_count: int) -> str:
+    """Return a bar for the ratio of a count to the largest one; a count above 0 has a full cell."""
+    full_cells = -(-_BAR_LENGTH * count // max(largest_count, 1))  # rounded up
+    empty_cells = _BAR_LENGTH - full_cells
+    cells = _FULL_CELL * full_cells + _EMPTY_CELL * empty_cells
+    return f"{_BAR_SIDE}{cells}{_BAR_SIDE}"
 
 
 def ascii_lines(lines: Sequence[str]) -> list[str]:
-    """Return the same lines for a terminal that knows ASCII only."""
+    """Return the lines with ASCII characters only, for terminals that lack others."""
     return [line.translate(_ASCII) for line in lines]
 
 
 def _bin_labels(edges: Float64Array, unit: str) -> list[str]:
-    """Return the bins in words, with the decimals that tell one edge from the next."""
+    """Return a label such as `1.0-2.5 μs` for each bin, with three decimals for narrow bins."""
     widths = np.diff(edges)
     narrowest = float(widths.min(initial=np.inf))
     decimals = 1

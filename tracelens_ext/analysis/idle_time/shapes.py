@@ -1,8 +1,8 @@
-"""The shape of idle time: short gaps, few long ones, pauses that recur, the end of a recording.
+"""The shape of idle time: short gaps, long gaps, recurring pauses, the end of the recording.
 
-Short gaps come from launches that are too slow; a long one is a phase in which the CPU does
-something else. Long gaps of similar lengths that come at regular times, or between iterations, are
-pauses of one kind: whoever removes their cause removes all of them.
+Short gaps come from launches that are too slow. During a long gap, the CPU does something else than
+launching. Long gaps of similar length at regular times, or between iterations, are recurring
+pauses: they have a common cause, so removing it removes all of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.trace import NS_PER_MS, Int64Array, IntArray, grouping
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 
 class Shape(StrEnum):
-    """What kind of gap idle time of a device is in, as tables and JSON call it."""
+    """The shape of a gap of a device, as it is named in tables and JSON."""
 
     SHORT = "short gaps"
     """Shorter than one millisecond."""
@@ -35,36 +35,41 @@ class Shape(StrEnum):
 
     @property
     def code(self) -> int:
-        """The number that stands for the shape in arrays: its place in `SHAPES`."""
+        """The number of the shape in arrays: its index in `SHAPES`."""
         return SHAPES.index(self.value)
 
 
 SHAPES = tuple(shape.value for shape in Shape)
 
-#: A gap of this length, ns, is a long one: the CPU launches thousands of kernels a second.
+#: A gap with at least this idle time is long. A CPU that launches kernels all the time launches
+#: thousands of them per second.
 LONG_GAP_NS: Final = 1_000_000
-#: So many pauses at least recur; lengths that differ by less, from one to the next, are similar.
-_FEWEST_PAUSES: Final = 4
-_SIMILAR_FACTOR: Final = 1.5
-#: Times from one pause to the next are regular if most of them differ by less.
-_REGULAR_FACTOR: Final = 2.0
-#: After the last gap runs hardly anything: so many GPU events, and this share of the GPU time.
-_MOST_EVENTS_IN_TAIL: Final = 10
-_TAIL_SHARE: Final = 0.01
+#: The least number of gaps that count as recurring.
+_MIN_PAUSES: Final = 4
+#: Lengths are similar if, sorted, each is at most this many times as long as the one before it.
+_MAX_RATIO_OF_SIMILAR: Final = 1.5
+#: The times between pauses are regular if their 80th percentile is at most this many times their
+#: 20th percentile.
+_MAX_RATIO_OF_REGULAR: Final = 2.0
+#: After a gap at the end of the recording, at most this many GPU events run, which take at most
+#: this share of the GPU time.
+_MAX_EVENTS_IN_TAIL: Final = 10
+_MAX_SHARE_OF_TAIL: Final = 0.01
 _NOT_ANALYZED: Final = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
 
 
 @dataclass(frozen=True, eq=False)
-class Pause:
-    """Gaps that recur.
+class RecurringPause:
+    """A group of recurring gaps.
 
     Attributes:
-        gaps: their indices among the gaps of all devices, in order of time, (p,).
-        shortest_ms: the shortest idle time of them.
-        longest_ms: the longest.
-        period_ms: the usual time from the start of one to that of the next.
-        between_iterations: whether they lie between iterations.
-        followed_by: the name of the GPU event that ends most of them; empty if there is none.
+        gaps: the indices of the gaps among the gaps of all devices, in order of time, (p,).
+        shortest_ms: the least idle time of one of these gaps.
+        longest_ms: the greatest idle time of one of these gaps.
+        period_ms: the median time from the start of one gap to the start of the next.
+        between_iterations: the gaps lie between iterations.
+        followed_by: the name of the GPU event that follows most of the gaps; empty if they are
+            followed by different events.
     """
 
     gaps: Int64Array
@@ -77,23 +82,23 @@ class Pause:
 
 @dataclass(frozen=True, eq=False)
 class GapShapes:
-    """The shapes of the gaps of all devices.
+    """The shapes of the k gaps of all devices.
 
     Attributes:
         shape: the code of the `Shape` of each gap, (k,).
-        idle_ns: the idle time of each that can be analyzed, (k,).
-        pauses: those that recur, what idles longest first.
+        idle_ns: the idle time of each gap, without time that cannot be analyzed, (k,).
+        pauses: the recurring pauses, longest total idle time first.
     """
 
     shape: IntArray
     idle_ns: Int64Array
-    pauses: list[Pause]
+    pauses: list[RecurringPause]
 
 
 @cached_per_object
-def shapes_of_gaps(work: GpuEvents) -> GapShapes:
+def shapes_of_gaps(gpu_events: GpuEvents) -> GapShapes:
     """Return the shapes of the gaps of whole devices."""
-    classified = classify_gaps(work, "device")
+    classified = classify_gaps(gpu_events, "device")
     within = classified.within
     analyzed = within.chosen(~np.isin(within.cause, _NOT_ANALYZED))
     idle_ns = grouping.sums(
@@ -101,73 +106,89 @@ def shapes_of_gaps(work: GpuEvents) -> GapShapes:
     )
     is_long = idle_ns >= LONG_GAP_NS
     shape = np.where(is_long, Shape.LONG.code, Shape.SHORT.code).astype(np.int8)
-    pauses: list[Pause] = []
+    pauses: list[RecurringPause] = []
     for device in range(len(classified.gaps.tracks)):
-        of_device = np.flatnonzero(is_long & (classified.gaps.track == device))
-        pauses += _pauses_of_device(work, of_device, idle_ns)
+        is_of_device = classified.gaps.track == device
+        long_gaps = np.flatnonzero(is_long & is_of_device)
+        pauses += _pauses_of_device(gpu_events, long_gaps, idle_ns)
     pauses.sort(key=lambda pause: -int(idle_ns[pause.gaps].sum()))
     for pause in pauses:
         shape[pause.gaps] = Shape.PERIODIC.code
-    tail = _tail_gaps(work, np.flatnonzero(shape == Shape.LONG.code))
+    tail = _tail_gaps(gpu_events, np.flatnonzero(shape == Shape.LONG.code))
     shape[tail] = Shape.TAIL.code
     return GapShapes(shape=shape, idle_ns=idle_ns, pauses=pauses)
 
 
 def _pauses_of_device(
-    work: GpuEvents, gaps: Int64Array, idle_ns: Int64Array
-) -> Iterator[Pause]:
-    """Yield the recurring pauses among the long gaps of a device, which are in order of time."""
-    between = _between_iterations(work, gaps)
-    if len(between) >= _FEWEST_PAUSES - 1:
-        yield _pause(work, between, idle_ns, between_iterations=True)
+    gpu_events: GpuEvents, gaps: Int64Array, idle_ns: Int64Array
+) -> Iterator[RecurringPause]:
+    """Yield the recurring pauses among the long gaps of a device.
+
+    Args:
+        gpu_events: the GPU events.
+        gaps: the long gaps of the device, in order of time.
+        idle_ns: the idle time of each gap of all devices.
+    """
+    between = _between_iterations(gpu_events, gaps)
+    if len(between) >= _MIN_PAUSES - 1:
+        yield _recurring_pause(gpu_events, between, idle_ns, between_iterations=True)
         gaps = np.setdiff1d(gaps, between)
-    for similar in _similar_lengths(gaps, idle_ns):
-        if len(similar) >= _FEWEST_PAUSES and _are_regular(work, similar):
-            yield _pause(work, similar, idle_ns, between_iterations=False)
+    for similar in _groups_of_similar_length(gaps, idle_ns):
+        if len(similar) >= _MIN_PAUSES and _are_regular(gpu_events, similar):
+            yield _recurring_pause(
+                gpu_events, similar, idle_ns, between_iterations=False
+            )
 
 
-def _between_iterations(work: GpuEvents, gaps: Int64Array) -> Int64Array:
-    """Return the gaps in which an iteration begins after another one."""
-    iterations, _, _ = named_iterations(work.tree, None)
+def _between_iterations(gpu_events: GpuEvents, gaps: Int64Array) -> Int64Array:
+    """Return the gaps during which an iteration begins, other than the first iteration."""
+    iterations, _, _ = named_iterations(gpu_events.tree, None)
     starts = np.sort(iterations.start)[1:]
-    all_gaps = classify_gaps(work, "device").gaps
-    before_start = np.searchsorted(starts, all_gaps.start[gaps])
-    before_end = np.searchsorted(starts, all_gaps.end[gaps])
-    between: Int64Array = gaps[before_end > before_start]
+    all_gaps = classify_gaps(gpu_events, "device").gaps
+    iterations_before_gap = np.searchsorted(starts, all_gaps.start[gaps])
+    iterations_before_end = np.searchsorted(starts, all_gaps.end[gaps])
+    between: Int64Array = gaps[iterations_before_end > iterations_before_gap]
     return between
 
 
-def _similar_lengths(gaps: Int64Array, idle_ns: Int64Array) -> Iterator[Int64Array]:
-    """Yield gaps of similar lengths, in order of time."""
+def _groups_of_similar_length(
+    gaps: Int64Array, idle_ns: Int64Array
+) -> Iterator[Int64Array]:
+    """Yield groups of gaps of similar length, each in order of time."""
     order = np.argsort(idle_ns[gaps], kind="stable")
     by_length = gaps[order]
     length = idle_ns[by_length]
-    is_much_longer = length[1:] > _SIMILAR_FACTOR * length[:-1]
-    first_longer = np.flatnonzero(is_much_longer) + 1
-    for similar in np.split(by_length, first_longer):
+    is_much_longer = length[1:] > _MAX_RATIO_OF_SIMILAR * length[:-1]
+    first_of_next_group = np.flatnonzero(is_much_longer) + 1
+    for similar in np.split(by_length, first_of_next_group):
         yield np.sort(similar)
 
 
-def _are_regular(work: GpuEvents, gaps: Int64Array) -> bool:
-    """Tell whether gaps come at regular times."""
-    starts = classify_gaps(work, "device").gaps.start[gaps]
+def _are_regular(gpu_events: GpuEvents, gaps: Int64Array) -> bool:
+    """Tell whether gaps, which are in order of time, begin at regular times."""
+    starts = classify_gaps(gpu_events, "device").gaps.start[gaps]
     short, long = np.quantile(np.diff(starts), [0.2, 0.8])
-    return bool(long <= _REGULAR_FACTOR * short)
+    return bool(long <= _MAX_RATIO_OF_REGULAR * short)
 
 
-def _pause(
-    work: GpuEvents, gaps: Int64Array, idle_ns: Int64Array, *, between_iterations: bool
-) -> Pause:
-    all_gaps = classify_gaps(work, "device").gaps
+def _recurring_pause(
+    gpu_events: GpuEvents,
+    gaps: Int64Array,
+    idle_ns: Int64Array,
+    *,
+    between_iterations: bool,
+) -> RecurringPause:
+    """Describe a group of recurring gaps, which are in order of time."""
+    all_gaps = classify_gaps(gpu_events, "device").gaps
     times_between = np.diff(all_gaps.start[gaps])
     period_ns = np.median(times_between)
     next_events = all_gaps.after[gaps]
-    names, counts = np.unique(work.name[next_events], return_counts=True)
+    names, counts = np.unique(gpu_events.name[next_events], return_counts=True)
     followed_by = ""
     if 2 * int(counts.max()) > len(gaps):
         most_frequent = int(names[counts.argmax()])
-        followed_by = work.trace.names[most_frequent]
-    return Pause(
+        followed_by = gpu_events.trace.names[most_frequent]
+    return RecurringPause(
         gaps=gaps,
         shortest_ms=float(idle_ns[gaps].min()) / NS_PER_MS,
         longest_ms=float(idle_ns[gaps].max()) / NS_PER_MS,
@@ -177,23 +198,22 @@ def _pause(
     )
 
 
-def _tail_gaps(work: GpuEvents, gaps: Int64Array) -> Int64Array:
-    """Return the gaps after which a device runs hardly anything."""
-    all_gaps = classify_gaps(work, "device").gaps
-    result = []
+def _tail_gaps(gpu_events: GpuEvents, gaps: Int64Array) -> Int64Array:
+    """Return the last of the given gaps of each device, if hardly any GPU work follows it."""
+    all_gaps = classify_gaps(gpu_events, "device").gaps
+    tail_gaps = []
     for device in range(len(all_gaps.tracks)):
-        of_device = gaps[all_gaps.track[gaps] == device]
-        if not len(of_device):
+        gaps_of_device = gaps[all_gaps.track[gaps] == device]
+        if not len(gaps_of_device):
             continue
-        last = int(of_device[-1])
-        events = all_gaps.tracks.of_gpu == device
-        after = events & (work.start >= all_gaps.end[last])
-        a_tenth = int(events.sum()) // 10
-        most_events = min(_MOST_EVENTS_IN_TAIL, a_tenth)
-        if int(after.sum()) > most_events:
+        last_gap = int(gaps_of_device[-1])
+        is_of_device = all_gaps.tracks.of_gpu == device
+        is_after = is_of_device & (gpu_events.start >= all_gaps.end[last_gap])
+        tenth_of_events = int(is_of_device.sum()) // 10
+        if int(is_after.sum()) > min(_MAX_EVENTS_IN_TAIL, tenth_of_events):
             continue
-        time_after = int(work.duration[after].sum())
-        all_time = int(work.duration[events].sum())
-        if time_after <= _TAIL_SHARE * all_time:
-            result.append(last)
-    return np.array(result, dtype=np.int64)
+        time_after = int(gpu_events.duration[is_after].sum())
+        time_of_device = int(gpu_events.duration[is_of_device].sum())
+        if time_after <= _MAX_SHARE_OF_TAIL * time_of_device:
+            tail_gaps.append(last_gap)
+    return np.array(tail_gaps, dtype=np.int64)

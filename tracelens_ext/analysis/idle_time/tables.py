@@ -1,9 +1,11 @@
-"""The tables about idle time: its causes, what the host did, streams, kernels, longest gaps."""
+"""The tables of idle time: its causes and shapes, the CPU activity, the streams, single gaps.
+
+In all functions, `selection` restricts the gaps to those that end with a selected GPU event.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -15,14 +17,14 @@ from tracelens_ext.analysis.idle_time.causes import (
     classify_gaps,
 )
 from tracelens_ext.analysis.idle_time.cpu_activity import (
-    HOST_KINDS,
+    KINDS_OF_COLUMN,
     cpu_activity_rows,
     event_labels,
 )
-from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
+from tracelens_ext.analysis.idle_time.histogram import BINS, readable_histogram
+from tracelens_ext.analysis.idle_time.kernel_pairs import names_around
 from tracelens_ext.analysis.idle_time.shapes import SHAPES, Shape, shapes_of_gaps
 from tracelens_ext.analysis.iterations.selection import EventFilter
-from tracelens_ext.analysis.kernels.statistics import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
@@ -30,7 +32,6 @@ from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, IntArray
 from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import (
-    Gaps,
     GpuEvents,
     GpuTracks,
     Scope,
@@ -47,131 +48,112 @@ from tracelens_ext.trace.grouping import (
     texts,
 )
 
-GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
-
-#: Rows of the sheet of the longest gaps.
+#: The number of rows in the table of the longest gaps.
 LONGEST_LISTED = 100
 
 
-class PairSort(NamedTuple):
-    """What a sort of pairs goes by."""
-
-    column: str
-    title: str
-
-
-_BY_AVERAGE = PairSort("avg_gap_us", "average gap duration")
-_BY_MAXIMUM = PairSort("max_gap_us", "maximum gap duration")
-#: What each sort of pairs goes by.
-PAIR_SORTS: dict[str, PairSort] = {
-    "count": PairSort("count", "count"),
-    "avg": _BY_AVERAGE,
-    "avggap": _BY_AVERAGE,
-    "max": _BY_MAXIMUM,
-    "maxgap": _BY_MAXIMUM,
-    "stdev": PairSort("std_gap_us", "standard deviation of gap duration"),
-}
-
-
-# In all functions, `selection` says which GPU events end the gaps, all by default.
-
-
 def gap_summary(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     scopes: Sequence[Scope] = ("device", "stream"),
     *,
     selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """Why the GPU was idle: idle time by cause."""
-    parts = [_summary_of_scope(work, scope, selection) for scope in scopes]
+    """Return the idle time by cause, for each of the scopes."""
+    parts = [_summary_of_scope(gpu_events, scope, selection) for scope in scopes]
     return pd.concat(parts, ignore_index=True)
 
 
 def _summary_of_scope(
-    work: GpuEvents, scope: Scope, selection: EventFilter | None
+    gpu_events: GpuEvents, scope: Scope, selection: EventFilter | None
 ) -> pd.DataFrame:
     """Return a row for each cause of the gaps of streams, or of devices."""
-    classified = classify_gaps(work, scope, selection)
-    cause_count = Cause.EDGE.code  # the last; edges are not gaps
+    classified = classify_gaps(gpu_events, scope, selection)
+    # Edges, which are the last cause, are not gaps and have no row.
+    cause_count = Cause.EDGE.code
     intervals = classified.intervals
     intervals = intervals.chosen(intervals.cause != Cause.EDGE.code)
     duration = intervals.duration
-    idle = sums(intervals.cause, duration, cause_count)
-    # A gap may have several intervals of one cause; together they are one part of the gap.
+    idle_ns = sums(intervals.cause, duration, cause_count)
+    # A gap may have several intervals with the same cause; together they are one part of the gap.
     first, part = number_groups([intervals.cause, intervals.gap, intervals.track])
     cause_of_part = intervals.cause[first]
     length_of_part = sums(part, duration, len(first))
-    count = np.bincount(cause_of_part, minlength=cause_count)
-    longest = np.maximum(maxima(cause_of_part, length_of_part, cause_count), 0)
+    part_count = np.bincount(cause_of_part, minlength=cause_count)
+    longest_ns = np.maximum(maxima(cause_of_part, length_of_part, cause_count), 0)
     overlapped = np.zeros(len(duration), dtype=np.int64)
     if scope == "stream":
         event_after = classified.gaps.after[intervals.gap]
-        device = find_tracks(work, "device").of_gpu[event_after]
+        device = find_tracks(gpu_events, "device").of_gpu[event_after]
         overlapped = busy_within(
-            gpu_events=work,
+            gpu_events=gpu_events,
             device_index=device,
             start=intervals.start,
             end=intervals.end,
         )
+    overlapped_ns = sums(intervals.cause, overlapped, cause_count)
     return pd.DataFrame(
         {
             "scope": pd.array([scope] * cause_count, dtype="str"),
             "cause": pd.array(list(CAUSES[:cause_count]), dtype="str"),
-            "count": count,
-            "idle_time_ms": idle / NS_PER_MS,
-            "% of idle time": percent(idle, int(idle.sum())),
-            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
-            "overlapped_time_ms": sums(intervals.cause, overlapped, cause_count)
-            / NS_PER_MS,
+            "count": part_count,
+            "idle_time_ms": idle_ns / NS_PER_MS,
+            "% of idle time": percent(idle_ns, int(idle_ns.sum())),
+            "avg_gap_us": idle_ns / NS_PER_US / np.maximum(part_count, 1),
+            "max_gap_us": longest_ns / NS_PER_US,
+            "overlapped_time_ms": overlapped_ns / NS_PER_MS,
         }
     )
 
 
 def gap_shapes(
-    work: GpuEvents, *, selection: EventFilter | None = None
+    gpu_events: GpuEvents, *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
-    """Return the idle time of devices by the shape of its gaps: short, long, recurring, last."""
-    classified = classify_gaps(work, "device")
-    chosen = np.ones(len(classified), dtype=bool)
+    """Return the idle time of devices by the shape of the gaps."""
+    classified = classify_gaps(gpu_events, "device")
+    is_selected = np.ones(len(classified), dtype=bool)
     if selection is not None:
-        chosen = selection.of(work)[classified.gaps.after]
-    shapes = shapes_of_gaps(work)
-    shape = shapes.shape[chosen].astype(np.int64)
-    idle_ns = classified.gaps.duration[chosen]
-    count = np.bincount(shape, minlength=len(SHAPES))
-    idle = sums(shape, idle_ns, len(SHAPES))
-    longest = np.maximum(maxima(shape, idle_ns, len(SHAPES)), 0)
+        is_selected = selection.of(gpu_events)[classified.gaps.after]
+    shapes = shapes_of_gaps(gpu_events)
+    shape = shapes.shape[is_selected].astype(np.int64)
+    duration = classified.gaps.duration[is_selected]
+    gap_count = np.bincount(shape, minlength=len(SHAPES))
+    idle_ns = sums(shape, duration, len(SHAPES))
+    longest_ns = np.maximum(maxima(shape, duration, len(SHAPES)), 0)
     period_ms = np.full(len(SHAPES), np.nan)
-    if shapes.pauses and count[Shape.PERIODIC.code]:
+    if shapes.pauses and gap_count[Shape.PERIODIC.code]:
         period_ms[Shape.PERIODIC.code] = shapes.pauses[0].period_ms
     return pd.DataFrame(
         {
             "shape": pd.array(list(SHAPES), dtype="str"),
-            "count": count,
-            "idle_time_ms": idle / NS_PER_MS,
-            "% of idle time": percent(idle, int(idle.sum())),
-            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
+            "count": gap_count,
+            "idle_time_ms": idle_ns / NS_PER_MS,
+            "% of idle time": percent(idle_ns, int(idle_ns.sum())),
+            "avg_gap_us": idle_ns / NS_PER_US / np.maximum(gap_count, 1),
+            "max_gap_us": longest_ns / NS_PER_US,
             "period_ms": period_ms,
         }
     )
 
 
 def idle_cpu_activity(
-    work: GpuEvents, scope: Scope = "device", *, selection: EventFilter | None = None
+    gpu_events: GpuEvents,
+    scope: Scope = "device",
+    *,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """Idle time by what the host was in, longest first."""
-    classified = classify_gaps(work, scope, selection)
+    """Return the idle time by the operation and the Python frame on the CPU, longest first."""
+    classified = classify_gaps(gpu_events, scope, selection)
     duration = classified.gaps.duration
-    trace = work.trace
-    op, op_labels = event_labels(trace, cpu_activity_rows(work, classified, "host_op"))
+    trace = gpu_events.trace
+    op, op_labels = event_labels(
+        trace, cpu_activity_rows(gpu_events, classified, "host_op")
+    )
     frame, frame_labels = event_labels(
-        trace, cpu_activity_rows(work, classified, "python_frame")
+        trace, cpu_activity_rows(gpu_events, classified, "python_frame")
     )
     op[classified.launch == NONE] = len(op_labels)
     keys = {
-        "host_op": (op, [*op_labels, UNLINKED]),
+        "host_op": (op, op_labels + [UNLINKED]),
         "python_frame": (frame, frame_labels),
     }
     columns, groups = group_by_labels(keys, duration)
@@ -189,140 +171,64 @@ def idle_cpu_activity(
 
 
 def gap_streams(
-    work: GpuEvents, *, selection: EventFilter | None = None
+    gpu_events: GpuEvents, *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
-    """Gaps by stream, most gaps first; a stream without selected events is left out."""
-    classified = classify_gaps(work, "stream", selection)
+    """Return the gaps by stream, most gaps first; streams without selected events are left out."""
+    classified = classify_gaps(gpu_events, "stream", selection)
     gaps = classified.gaps
     tracks = gaps.tracks
     events = classified.events
-    idle = sums(group_index=gaps.track, values=gaps.duration, group_count=len(tracks))
-    overlapped = sums(
-        group_index=gaps.track, values=gaps.overlapped, group_count=len(tracks)
-    )
-    longest = maxima(
-        group_index=gaps.track, values=gaps.duration, group_count=len(tracks)
-    )
-    longest = np.maximum(longest, 0)  # 0 for a stream without gaps
-    count = np.bincount(gaps.track, minlength=len(tracks))
+    track_count = len(tracks)
+    idle_ns = sums(gaps.track, gaps.duration, track_count)
+    overlapped_ns = sums(gaps.track, gaps.overlapped, track_count)
+    # 0 for a stream without gaps
+    longest_ns = np.maximum(maxima(gaps.track, gaps.duration, track_count), 0)
+    gap_count = np.bincount(gaps.track, minlength=track_count)
     frame = pd.DataFrame(
         {
             **_track_columns(tracks),
             "events": events,
-            "gap_count": count,
-            "idle_time_us": idle / NS_PER_US,
-            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
-            "overlapped_us": overlapped / NS_PER_US,
-            "device_idle_us": (idle - overlapped) / NS_PER_US,
+            "gap_count": gap_count,
+            "idle_time_us": idle_ns / NS_PER_US,
+            "avg_gap_us": idle_ns / NS_PER_US / np.maximum(gap_count, 1),
+            "max_gap_us": longest_ns / NS_PER_US,
+            "overlapped_us": overlapped_ns / NS_PER_US,
+            "device_idle_us": (idle_ns - overlapped_ns) / NS_PER_US,
         }
     )
-    order = np.lexsort((-idle, -count))
+    order = np.lexsort((-idle_ns, -gap_count))
     has_events = events[order] > 0
     rows = order[has_events]
     return frame.iloc[rows].reset_index(drop=True)
 
 
 def _track_columns(
-    tracks: GpuTracks, chosen: IntArray | slice = slice(None)
+    tracks: GpuTracks, indices: IntArray | slice = slice(None)
 ) -> dict[str, object]:
-    """Return the columns that name tracks."""
+    """Return the columns that identify tracks; by default of all tracks, in order."""
     process = np.array([str(process) for process in tracks.process], dtype=object)
     return {
-        "process": pd.array(process[chosen], dtype="str"),
-        "device": tracks.device[chosen],
-        "stream": tracks.stream[chosen],
+        "process": pd.array(process[indices], dtype="str"),
+        "device": tracks.device[indices],
+        "stream": tracks.stream[indices],
     }
-
-
-def idle_by_kernel_pair(
-    work: GpuEvents, sort: GapSort = "avg", *, selection: EventFilter | None = None
-) -> pd.DataFrame:
-    """Gaps by the kernels around them; `sort` by size."""
-    sorts = get_args(GapSort)
-    if sort not in sorts:
-        raise UsageError(
-            f"there is no sort order {sort!r}; choose from {', '.join(sorts)}"
-        )
-    classified = classify_gaps(work, "stream", selection)
-    gaps = classified.gaps
-    names, labels = simple_codes(work)
-    columns, groups = group_by_labels(
-        _names_around(gaps=gaps, column="kernel", code=names, labels=labels),
-        gaps.duration,
-    )
-    first_of_full_names, _ = number_groups(
-        [groups.group_index, work.name[gaps.before], work.name[gaps.after]]
-    )
-    group_of_full_names = groups.group_index[first_of_full_names]
-    cause = classified.main_cause(groups.group_index, len(groups))
-    frame = pd.DataFrame(
-        {
-            **columns,
-            **groups.figures("count", "avg_gap_us", "max_gap_us", "min_gap_us"),
-            "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
-            **groups.figures("total_gap_us"),
-            "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
-            "full_names": np.bincount(group_of_full_names, minlength=len(groups)),
-        }
-    )
-    keys = [PAIR_SORTS[sort].column, "total_gap_us", "kernel_before", "kernel_after"]
-    return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(
-        drop=True
-    )
-
-
-def _names_around(
-    gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]
-) -> LabeledColumns:
-    """Return the names of the GPU events before and after each gap, as `group_labelled` takes them.
-
-    Args:
-        gaps: the gaps.
-        column: how the names of both columns begin.
-        code: the name of each GPU event, an index into `labels`, (g,).
-        labels: the names.
-    """
-    return {
-        f"{column}_before": (code[gaps.before], labels),
-        f"{column}_after": (code[gaps.after], labels),
-    }
-
-
-def gap_full_names(
-    work: GpuEvents, sort: GapSort = "avg", *, selection: EventFilter | None = None
-) -> pd.DataFrame:
-    """The full names behind the simplified ones of `idle_by_kernel_pair`."""
-    gaps = classify_gaps(work, "stream", selection).gaps
-    names, labels = simple_codes(work)
-    keys = {
-        **_names_around(gaps=gaps, column="kernel", code=names, labels=labels),
-        **_names_around(
-            gaps=gaps, column="full_name", code=work.name, labels=work.trace.names
-        ),
-    }
-    columns, groups = group_by_labels(keys, gaps.duration)
-    frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
-    pairs = idle_by_kernel_pair(work, sort, selection=selection)[
-        ["kernel_before", "kernel_after"]
-    ]
-    pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
-    order = ["rank", "count", "total_gap_us"]
-    return pairs.merge(frame).sort_values(
-        order, ascending=[True, False, False], ignore_index=True
-    )
 
 
 def gaps(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     scope: Scope = "stream",
     *,
     longest: int | None = None,
     selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """A row a gap, by stream and time; or so many of the longest, with what the host was doing.
+    """Return a row per gap, by stream and time.
 
-    `scope` is `stream` for the idle times of each stream, `device` for those of all streams.
+    Args:
+        gpu_events: the GPU events.
+        scope: `stream` for the gaps of each stream, `device` for the gaps of whole devices.
+        longest: the number of gaps to return, longest first, with columns about the CPU activity
+            during them; None for all gaps, without these columns.
+        selection: the GPU events that end the gaps; None for all.
 
     Raises:
         UsageError: there is no such scope, `longest` is negative, or nothing is selected.
@@ -331,15 +237,17 @@ def gaps(
         raise UsageError(
             f"longest is the number of gaps to list, 0 or more; it is {longest}"
         )
-    classified = classify_gaps(work, scope, selection)
+    classified = classify_gaps(gpu_events, scope, selection)
     if longest is None:
-        return pd.DataFrame(_gap_columns(work, classified, np.arange(len(classified))))
+        return pd.DataFrame(
+            _gap_columns(gpu_events, classified, np.arange(len(classified)))
+        )
     order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
-    columns = _gap_columns(work, classified, order)
-    trace = work.trace
-    for column in HOST_KINDS:
+    columns = _gap_columns(gpu_events, classified, order)
+    trace = gpu_events.trace
+    for column in KINDS_OF_COLUMN:
         rows = cpu_activity_rows(
-            work=work, classified=classified, column=column, chosen=order
+            gpu_events=gpu_events, classified=classified, column=column, chosen=order
         ).tolist()
         names = [trace.name_of(row) if row != NONE else "" for row in rows]
         columns[column] = pd.array(names, dtype="str")
@@ -347,18 +255,20 @@ def gaps(
 
 
 def _gap_columns(
-    work: GpuEvents, classified: ClassifiedGaps, order: Int64Array
+    gpu_events: GpuEvents, classified: ClassifiedGaps, order: Int64Array
 ) -> dict[str, object]:
-    """Return the columns of the table of gaps, for some gaps in some order."""
-    trace = work.trace
+    """Return the columns of the table of gaps, for the gaps with the indices in `order`."""
+    trace = gpu_events.trace
     gaps = classified.gaps.chosen(order)
     launch = classified.launch[order]
     delay = gaps.end - trace.ts[launch]
-    op, op_labels = work.tree.cpu_op_label_of_gpu
-    named: LabeledColumns = {
+    op, op_labels = gpu_events.tree.cpu_op_label_of_gpu
+    text_columns: LabeledColumns = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (op[gaps.after], op_labels),
-        **_names_around(gaps=gaps, column="kernel", code=work.name, labels=trace.names),
+        **names_around(
+            gaps=gaps, column="kernel", code=gpu_events.name, labels=trace.names
+        ),
     }
     columns = {
         **_track_columns(classified.gaps.tracks, gaps.track),
@@ -366,7 +276,7 @@ def _gap_columns(
         "gap_us": gaps.duration / NS_PER_US,
         "overlapped_us": gaps.overlapped / NS_PER_US,
     }
-    for name, (code, labels) in named.items():
+    for name, (code, labels) in text_columns.items():
         columns[name] = pd.array(texts(code, labels), dtype="str")
     has_launch = launch != NONE
     columns["launch_delay_us"] = np.where(has_launch, delay / NS_PER_US, np.nan)
@@ -374,35 +284,46 @@ def _gap_columns(
 
 
 def gaps_longest(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     scope: Scope = "device",
     *,
     longest: int = LONGEST_LISTED,
     selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """The longest gaps, and what the host was doing."""
-    return gaps(work, scope, longest=longest, selection=selection)
+    """Return the longest gaps, and the CPU activity during them."""
+    return gaps(gpu_events, scope, longest=longest, selection=selection)
 
 
 def gap_histogram(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     smallest: float | None = None,
     largest: float | None = None,
     *,
     log: bool = False,
     selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
-    length = classify_gaps(work, "stream", selection).gaps.duration / NS_PER_US
-    counted = telling_histogram(
+    """Return a histogram of the lengths of the gaps of the streams.
+
+    Args:
+        gpu_events: the GPU events.
+        smallest: the lower bound, µs; by default the shortest gap.
+        largest: the upper bound, µs; by default the longest gap.
+        log: use logarithmic bins.
+        selection: the GPU events that end the gaps; None for all.
+    """
+    length = classify_gaps(gpu_events, "stream", selection).gaps.duration / NS_PER_US
+    histogram, _ = readable_histogram(
         values=length, bins=BINS, smallest=smallest, largest=largest, log=log
-    ).histogram
-    edges = counted.edges if len(counted.edges) else np.array([np.nan])
+    )
+    edges = [np.nan]
+    if len(histogram.edges):
+        edges = histogram.edges.tolist()
+    # Gaps below and above all bins have a row with one bound, if there are any.
     bins = pd.DataFrame(
         {
-            "from_us": [np.nan, *edges],
-            "to_us": [*edges, np.nan],
-            "count": [counted.below, *counted.counts.tolist(), counted.above],
+            "from_us": [np.nan] + edges,
+            "to_us": edges + [np.nan],
+            "count": [histogram.below] + histogram.counts.tolist() + [histogram.above],
         }
     )
     has_bounds = bins.notna().all(axis=1)
@@ -431,6 +352,20 @@ _GAP_COLUMNS = [
         "from the launch of the next GPU event to its start; empty if the launch is "
         "not recorded",
     ),
+]
+
+_CPU_ACTIVITY_COLUMNS = [
+    Column(
+        "host_op",
+        "the innermost operation or annotation of the launching thread for at "
+        "least half of the time until the launch",
+    ),
+    Column(
+        "host_call",
+        "the same for the runtime call; for a synchronization, the call that "
+        "synchronized",
+    ),
+    Column("python_frame", "the same for the Python frame"),
 ]
 
 GAP_SUMMARY = Table(
@@ -547,45 +482,10 @@ GAP_STREAMS = Table(
     build=of_gpu_events(gap_streams),
     enabled_by="gaps",
 )
-IDLE_BY_KERNEL_PAIR = Table(
-    name="idle_by_kernel_pair",
-    description="Gaps by the kernels around them",
-    columns=[
-        Column("kernel_before", "simplified name"),
-        Column("kernel_after", "simplified name"),
-        Column("count", "how many", unit="gaps"),
-        Column("avg_gap_us", "length of a gap"),
-        Column("max_gap_us", "length of a gap"),
-        Column("min_gap_us", "length of a gap"),
-        Column("std_gap_us", "sample standard deviation; 0 for a single gap"),
-        Column("total_gap_us", "of all"),
-        Column("main_cause", "cause of most of that time"),
-        Column(
-            "full_names",
-            "number of full names that share the simplified ones",
-            unit="pairs",
-        ),
-    ],
-    build=of_gpu_events(idle_by_kernel_pair),
-    enabled_by="gaps",
-)
 GAPS_LONGEST = Table(
     name="gaps_longest",
     description="Longest times without GPU work, and the CPU activity during them",
-    columns=[
-        *_GAP_COLUMNS,
-        Column(
-            "host_op",
-            "the innermost operation or annotation of the launching thread for at "
-            "least half of the time until the launch",
-        ),
-        Column(
-            "host_call",
-            "the same for the runtime call; for a synchronization, the call that "
-            "synchronized",
-        ),
-        Column("python_frame", "the same for the Python frame"),
-    ],
+    columns=_GAP_COLUMNS + _CPU_ACTIVITY_COLUMNS,
     build=of_gpu_events(gaps_longest),
     enabled_by="gaps",
 )
@@ -594,21 +494,6 @@ GAPS = Table(
     description="Every gap of each stream, by stream and time",
     columns=_GAP_COLUMNS,
     build=of_gpu_events(gaps),
-    enabled_by="tables",
-)
-GAP_FULL_NAMES = Table(
-    name="gap_full_names",
-    description="Full kernel names behind the simplified names of idle_by_kernel_pair",
-    columns=[
-        Column("rank", "rank in `idle_by_kernel_pair`, from 1"),
-        Column("kernel_before", "as there"),
-        Column("kernel_after", "as there"),
-        Column("full_name_before", "full name, most frequent first within each rank"),
-        Column("full_name_after", "full name, most frequent first within each rank"),
-        Column("count", "how many", unit="gaps"),
-        Column("total_gap_us", "of all"),
-    ],
-    build=of_gpu_events(gap_full_names),
     enabled_by="tables",
 )
 GAP_HISTOGRAM = Table(

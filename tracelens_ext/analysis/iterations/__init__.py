@@ -1,1 +1,1 @@
-"""Iterations of a program: which work is of which, and their times."""
+"""The iterations of a program: where they are, which GPU work belongs to them, their times."""

@@ -1,4 +1,4 @@
-"""Find annotations and operations of a trace that could be its iterations."""
+"""Finds annotations and operations of a trace that could be its iterations."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import ANNOTATION_KINDS
+from tracelens_ext.analysis.iterations.iterations import ANNOTATION_KINDS
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import EventKind, Int64Array, IntArray
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
-#: GPU events; what launches more could be an iteration.
+#: An operation launches at most this many GPU events. An outermost CPU op that launches more could
+#: be an iteration.
 _MOST_OF_AN_OPERATION = 5
-#: A candidate that has a smaller share of the best one's score is not an iteration.
+#: A candidate with a smaller share of the best score is left out.
 _LEAST_SHARE_OF_BEST = 0.1
+#: So is a candidate with a smaller score, such as 0.
 _LEAST_SCORE = 1e-9
 _NUMBER = re.compile("[0-9]+")
+#: Characters with a meaning in regular expressions.
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
 
 def likely_iterations(tree: CallTree, most: int) -> list[str]:
-    """Return regular expressions for what could be iterations, the likeliest first.
+    """Return regular expressions for ranges that could be iterations, the likeliest first.
 
-    Names that differ in their numbers are one candidate. It is the likelier the more GPU work is
-    launched in its ranges, the more evenly that is spread over them, and the farther out they are;
-    and less likely when there is but one. CPU ops, which annotations become in some traces, count
-    where they are likelier than all annotations: several without another around them, that launch
-    more than an operation does.
+    Ranges whose names differ only in their numbers are one candidate. Its score is the share of GPU
+    work that its ranges launch, reduced if the work is spread unevenly over them, and halved if
+    there is only one range. Of candidates with about the same score, the outer one comes first.
+
+    In some traces, annotations are recorded as CPU ops. CPU ops are candidates if there are
+    several, if they are outermost and launch more than an operation does, and if their score is
+    higher than that of all annotations.
 
     Args:
         tree: the call tree.
-        most: how many expressions to return at most.
+        most: the largest number of expressions to return.
     """
     ranges = _ranges(tree)
     if not ranges["work"].any():
         return []
-    # Sorted by name, so that the first of each family has the smallest code.
+    # A family is named after the range whose name has the smallest code.
     ranges = ranges.sort_values("code", kind="stable")
     ranges["name"] = [tree.trace.names[code] for code in ranges["code"].tolist()]
     family_name = ranges["name"].str.replace(_NUMBER, "0", regex=True)
@@ -58,20 +63,21 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     spread = deviation / candidates["mean"].clip(lower=1)
     score: pd.Series[float] = covered_share / (1 + spread) / np.where(is_several, 1, 2)
     is_annotation = ~candidates["is_op"]
-    op_counts = is_several
+    is_likely_op = is_several
     if is_annotation.any():
-        op_counts = is_several & (score > score[is_annotation].max())
+        is_likely_op = is_several & (score > score[is_annotation].max())
     least_score = max(_LEAST_SHARE_OF_BEST * score.max(), _LEAST_SCORE)
-    kept = (score >= least_score) & (is_annotation | op_counts)
-    chosen = candidates.assign(negative_score=-score.round(2))[kept]
+    is_chosen = (score >= least_score) & (is_annotation | is_likely_op)
+    chosen = candidates.assign(negative_score=-score.round(2))[is_chosen]
     chosen = chosen.sort_values(["negative_score", "depth"]).head(most)
-    return [
-        _expression(name, any_number=names > 1)
-        for name, names in zip(chosen["name"], chosen["names"], strict=True)
-    ]
+    expressions = []
+    for name, name_count in zip(chosen["name"], chosen["names"], strict=True):
+        expressions.append(_expression(name, any_number=name_count > 1))
+    return expressions
 
 
 def _expression(name: str, *, any_number: bool) -> str:
+    """Return a regular expression for a name, with any other numbers if `any_number`."""
     text = _SPECIAL.sub(r"\\\g<0>", name)
     if any_number:
         text = _NUMBER.sub("[0-9]+", text)
@@ -79,16 +85,17 @@ def _expression(name: str, *, any_number: bool) -> str:
 
 
 class _LaunchTimes(NamedTuple):
-    """When GPU work was launched, by process and time."""
+    """The launches of GPU work, sorted by process and time."""
 
     process: IntArray
-    time: Int64Array
+    time: Int64Array  #: ns since the trace's first event
 
 
 def _ranges(tree: CallTree) -> pd.DataFrame:
-    """Return a row for each annotation and each outermost operation on threads that launch.
+    """Return a row for each annotation and each large outermost CPU op on threads that launch.
 
-    Columns `work` (GPU events launched in it), `is_op`, `depth` and `code` (of its name).
+    The columns are `work` (number of GPU events that are launched in it), `is_op`, `depth`, and
+    `code` (of its name).
     """
     trace = tree.trace
     launch = tree.launch_of_gpu[tree.linked]

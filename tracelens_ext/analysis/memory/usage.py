@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import (
-    Iterations,
-    iteration_at,
-    named_iterations,
-)
+from tracelens_ext.analysis.iterations.iterations import Iterations, iteration_at
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.memory.blocks import (
     BEFORE,
     LOST,

@@ -1,4 +1,4 @@
-"""The calls of the GPU's runtime and driver, by name: what the program asks of them."""
+"""Time of the calls of the GPU's runtime and driver, by name."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _COLUMNS: Final = (
 
 
 def api_calls(work: GpuEvents) -> pd.DataFrame:
-    """Return a row for each name of a call, those with most time first."""
+    """Return a row for each name of a call, longest total time first."""
     trace = work.trace
     rows = trace.rows_of(*LAUNCH_KINDS)
     groups = group_durations([trace.name[rows]], trace.dur[rows])
-    all_ns = max(int(groups.total.sum()), 1)
+    total_ns = max(int(groups.total.sum()), 1)
     figures = groups.figures("count", "total_time_ms", "avg_time_us", "max_time_us")
     names = [trace.names[code] for code in groups.keys[0].tolist()]
     table = pd.DataFrame({"call": pd.array(names, dtype="str"), **figures})
-    table["% of call time"] = 100.0 * groups.total / all_ns
+    table["% of call time"] = 100.0 * groups.total / total_ns
     return table[list(_COLUMNS)]
 
 
@@ -53,11 +53,11 @@ API_CALLS = Table(
     description="Calls of the GPU's runtime and driver by time",
     columns=[
         Column("call", "the name of the call"),
-        Column("count", "how many", unit="calls"),
+        Column("count", "number of calls", unit="calls"),
         Column("total_time_ms", "summed duration, nested calls included"),
         Column("% of call time", "of all summed durations of calls"),
-        Column("avg_time_us", "of a call"),
-        Column("max_time_us", "of a call"),
+        Column("avg_time_us", "mean duration of a call"),
+        Column("max_time_us", "duration of the longest call"),
     ],
     build=of_gpu_events(api_calls),
     requires=[

@@ -1,4 +1,4 @@
-"""CPU time by operation: what a trace without a GPU can tell."""
+"""CPU time by operation, which also traces without a GPU have."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 
 def cpu_ops(work: GpuEvents) -> pd.DataFrame:
-    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
+    """Return CPU time by CPU op, as the table `cpu_ops`, longest self time first."""
     tree = work.tree
     trace = work.trace
-    is_recorded = tree.rows < trace.recorded  # what a graph replays takes no time
+    # Operations that a graph replays were added to the trace. They take no CPU time.
+    is_recorded = tree.rows < trace.recorded
     is_op = tree.is_operation & is_recorded
     op_above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
@@ -25,11 +26,11 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     outer = op_above[inner]
     start = trace.ts[tree.rows]
     end = start + duration
-    # An operation may end a little after the one around it; that is no time of the latter.
+    # An operation may end a little after the one around it. The time after that does not count.
     inner_end = np.minimum(end[inner], end[outer])
     inner_time = BusyTime(start[inner], inner_end)
-    below = inner_time.by_owner(outer, len(tree.rows))
-    self_time = (duration - below)[is_op]
+    time_of_children = inner_time.by_owner(outer, len(tree.rows))
+    self_time = (duration - time_of_children)[is_op]
     groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
     self_time_of_group = sums(
         group_index=groups.group_index, values=self_time, group_count=len(groups)

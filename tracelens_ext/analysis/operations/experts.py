@@ -1,4 +1,4 @@
-"""What the operations of experts (MoE) take: found in the tree below an engine's operation."""
+"""The weights and the routing of mixture-of-experts (MoE) operations, found in operations below."""
 
 from __future__ import annotations
 
@@ -10,76 +10,102 @@ from tracelens_ext.analysis.operations.arguments import argument_values, parsed
 from tracelens_ext.trace import EventKind, Int64Array, Trace
 from tracelens_ext.trace.call_tree import CallTree
 
-#: What is kept of captured operations, among their arguments.
+#: The argument in which the result of `experts_below` is kept for operations of captured graphs.
 EXPERTS_BELOW: Final = "Experts below"
 
 
 class _Tensor(NamedTuple):
-    """A tensor that an operation takes."""
+    """A tensor argument of an operation."""
 
     sizes: tuple[int, ...]
     type_name: str
 
 
 class _Weights(NamedTuple):
-    """The two weights of gated or plain experts."""
+    """The two weight tensors of the experts."""
 
     first: _Tensor
     second: _Tensor
 
 
 def is_of_experts(name: str) -> bool:
-    """Return whether an engine's operation has experts, whose weights operations below it take.
+    """Return True for an engine's MoE operation, whose weights only operations below it show.
 
-    vLLM's `moe_forward` has tokens [T, K] and what the router says [T, E] as arguments. The weights
-    [E, …] show in views of them, and how many experts a token has in what sorts the chosen ones.
+    The arguments of vLLM's `moe_forward` are the tokens [T, K] and the router's output [T, E].
     """
     return name.startswith("vllm::moe_forward")
 
 
 def experts_below(tree: CallTree, row: int) -> str:
-    """Return JSON of sizes and types of both weights, then of the choice (shares, numbers).
+    """Return the sizes and types of an MoE operation's weights and routing, as JSON.
 
-    Empty where the operations below do not show them.
+    The JSON is a list of the sizes, and a list of the types, of four tensors: the first and the
+    second weight, and for each token the shares and the numbers of the experts that were chosen.
+    The text is empty if the operations below do not show all of them.
+
+    Args:
+        tree: the call tree.
+        row: the row of an operation with `is_of_experts`.
     """
     position = int(tree.position[row])
     rows = tree.rows[position : int(tree.subtree_end[position])]
     operations = rows[tree.trace.kind[rows] == EventKind.CPU_OP]
     calls = _tensors_of_calls(tree.trace, operations)
-    matrices = (
-        [tensor for tensor in calls[0] if len(tensor.sizes) == 2] if calls else []
-    )
+    if not calls:
+        return ""
+    matrices = [tensor for tensor in calls[0] if len(tensor.sizes) == 2]
     if len(matrices) < 2:
         return ""
-    tokens = matrices[0].sizes[0]
-    experts = matrices[1].sizes[1]
-    weights = _weights(calls, experts)
-    if weights is None:
+    token_count = matrices[0].sizes[0]
+    expert_count = matrices[1].sizes[1]
+    weights = _weights(calls, expert_count)
+    routing = _routing(calls[1:], token_count, expert_count)
+    if weights is None or routing is None:
         return ""
-    for call in calls[1:]:
-        chosen = [
+    tensors = (weights.first, weights.second, routing.shares, routing.numbers)
+    all_sizes = [tensor.sizes for tensor in tensors]
+    all_types = [tensor.type_name for tensor in tensors]
+    return json.dumps([all_sizes, all_types])
+
+
+class _Routing(NamedTuple):
+    """The experts of each token, two tensors [tokens, experts per token]."""
+
+    shares: _Tensor  #: the weight of each chosen expert in the result
+    numbers: _Tensor  #: the number of each chosen expert
+
+
+def _routing(
+    calls: list[list[_Tensor]], token_count: int, expert_count: int
+) -> _Routing | None:
+    """Return the arguments of the operation that sorts the chosen experts; None without it."""
+    for call in calls:
+        candidates = [
             tensor
             for tensor in call
-            if len(tensor.sizes) == 2 and tensor.sizes[0] == tokens
+            if len(tensor.sizes) == 2 and tensor.sizes[0] == token_count
         ]
-        if len(chosen) < 2:
+        if len(candidates) < 2:
             continue
-        shares = chosen[0]
-        numbers = chosen[1]
-        if shares.sizes == numbers.sizes and shares.sizes[1] < experts:
-            tensors = (weights.first, weights.second, shares, numbers)
-            all_sizes = [tensor.sizes for tensor in tensors]
-            all_types = [tensor.type_name for tensor in tensors]
-            return json.dumps([all_sizes, all_types])
-    return ""
+        shares = candidates[0]
+        numbers = candidates[1]
+        if shares.sizes == numbers.sizes and shares.sizes[1] < expert_count:
+            return _Routing(shares, numbers)
+    return None
 
 
-def _weights(calls: list[list[_Tensor]], experts: int) -> _Weights | None:
-    """Return the two tensors [E, …, …], of which the first is as large or twice as large."""
-    cubes: dict[_Tensor, None] = {}
+def _weights(calls: list[list[_Tensor]], expert_count: int) -> _Weights | None:
+    """Return the weights: the only two distinct tensors [experts, …, …] in the calls.
+
+    The first weight has as many elements as the second, or twice as many if the experts are gated.
+    """
+    # A dictionary keeps the order in which tensors occur first.
+    candidates: dict[_Tensor, None] = {}
     for call in calls:
-        cubes |= dict.fromkeys(tensor for tensor in call if len(tensor.sizes) == 3)
-    weights = [tensor for tensor in cubes if tensor.sizes[0] == experts]
+        for tensor in call:
+            if len(tensor.sizes) == 3 and tensor.sizes[0] == expert_count:
+                candidates[tensor] = None
+    weights = list(candidates)
     if len(weights) != 2:
         return None
     first, second = weights
@@ -87,11 +113,13 @@ def _weights(calls: list[list[_Tensor]], experts: int) -> _Weights | None:
     second_size = math.prod(second.sizes)
     is_plain = first_size == second_size
     is_gated = first_size == 2 * second_size
-    return _Weights(first, second) if is_plain or is_gated else None
+    if is_plain or is_gated:
+        return _Weights(first, second)
+    return None
 
 
 def _tensors_of_calls(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
-    """Return the tensors that each of some operations takes."""
+    """Return the tensor arguments of each operation."""
     missing = parsed("[]")
     dims = argument_values(
         trace=trace, rows=rows, name="Input Dims", convert=parsed, missing=missing
@@ -110,7 +138,7 @@ def _tensors_of_calls(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
 
 
 def _tensors(sizes_of_call: object, types_of_call: object) -> list[_Tensor]:
-    """Return the arguments of a call that are tensors of known sizes, none of them empty."""
+    """Return the arguments of a call that are tensors with known sizes and without empty ones."""
     if not isinstance(sizes_of_call, tuple) or not isinstance(types_of_call, tuple):
         return []
     tensors = []
@@ -121,6 +149,7 @@ def _tensors(sizes_of_call: object, types_of_call: object) -> list[_Tensor]:
 
 
 def _are_sizes(sizes: object) -> bool:
+    """Return True for a tuple of positive integers, which is not empty."""
     if not isinstance(sizes, tuple) or not sizes:
         return False
     return all(type(size) is int and size > 0 for size in sizes)

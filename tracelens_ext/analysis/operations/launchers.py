@@ -1,9 +1,10 @@
-"""Launchers: the operations that GPU work is filed under in the `ops_*` tables.
+"""Launchers: the operations to which the `ops_*` tables attribute GPU work.
 
-The launcher of a GPU event is the nearest CPU op above its launch that is not called `execute`
-(a wrapper that says nothing about the work), else the launch itself. Its *direct* time is the
-busy-time union of the GPU events it is the launcher of, its *subtree* time that of all GPU events
-below it. Communication has no launcher here: its time is mostly waiting for other ranks.
+The launcher of a GPU event is the nearest CPU op above its launch, or the launch itself if there is
+none. Ops called `execute` do not count, because such a wrapper says nothing about the work. The
+*direct* time of a launcher is the busy time of the GPU events that it launched itself; its
+*subtree* time is that of all GPU events below it. Communication has no launcher here, because its
+time is mostly spent waiting for other ranks.
 """
 
 from __future__ import annotations
@@ -31,24 +32,26 @@ from tracelens_ext.trace.grouping import inverse_permutation, number_groups, rec
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
-#: Columns of `launcher_table` that hold text.
 _COLUMNS_OF_THREAD = ("process_name", "process_label", "thread_name")
+#: Columns of `launcher_table` that contain text.
 TEXT_COLUMNS = ("name", "op category") + ARGUMENTS + _COLUMNS_OF_THREAD
 
+#: Name of an operation that wraps others and says nothing about them.
 _WRAPPER = "execute"
+#: Stands for the name of a process or thread that the trace does not name.
 _UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, eq=False)
 class Launchers:
-    """The launchers of a trace in order of start, k of them; g GPU events.
+    """The k launchers of the g GPU events of a trace, in order of start.
 
     Attributes:
-        rows: the events, (k,).
-        of_gpu: index of each GPU event's launcher, `NONE` for one that has none, (g,).
-        direct_ns: busy time of the GPU events that a launcher has launched itself, (k,).
-        subtree_ns: busy time of all GPU events below it, communication included, (k,).
-        count: GPU events that it has launched itself, (k,).
+        rows: row of each launcher in the trace, (k,).
+        of_gpu: index of the launcher of each GPU event, `NONE` for an event without one, (g,).
+        direct_ns: busy time of the GPU events that each launcher launched itself, (k,).
+        subtree_ns: busy time of all GPU events below each launcher, including communication, (k,).
+        count: number of GPU events that each launcher launched itself, (k,).
     """
 
     rows: Int64Array
@@ -69,7 +72,7 @@ def find_launchers(work: GpuEvents) -> Launchers:
     positions, launcher_of_counted = np.unique(
         _launcher_positions(work, counted), return_inverse=True
     )
-    # Launchers are numbered in tree order so far, and in order of start from here on.
+    # So far, launchers are in the order of the tree. The result is in order of start.
     rows_in_tree_order = tree.rows[positions]
     order = np.lexsort((rows_in_tree_order, trace.ts[rows_in_tree_order]))
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
@@ -86,27 +89,36 @@ def find_launchers(work: GpuEvents) -> Launchers:
 
 
 def _launcher_positions(work: GpuEvents, events: IntArray) -> Int64Array:
-    """Return the position in the tree of the launcher of each of some linked GPU events."""
+    """Return the position in the tree of the launcher of each linked GPU event."""
     tree = work.tree
     trace = work.trace
     is_wrapper = trace.names_matching(lambda name: name == _WRAPPER)
-    is_telling_op = tree.is_operation & ~is_wrapper[trace.name[tree.rows]]
+    is_meaningful_op = tree.is_operation & ~is_wrapper[trace.name[tree.rows]]
     launch = tree.launch_position_of_gpu[events]
-    op_above = nearest_above(tree.parent_position, launch, is_telling_op)
+    op_above = nearest_above(tree.parent_position, launch, is_meaningful_op)
     return np.where(op_above != ROOT, op_above, launch)
 
 
 class _Forest(NamedTuple):
-    """How k positions of the tree nest, in the order in which they were given."""
+    """How k chosen events of the tree nest, and which of them enclose the GPU events.
 
-    #: the nearest of the positions above each, an index, `ROOT` without, (k,)
+    Attributes:
+        parent: index of the nearest chosen event above each, `ROOT` for an event without one, (k,).
+        innermost_of_gpu: index of the nearest chosen event at or above the launch of each GPU
+            event, `NONE` for an event without one, (g,).
+    """
+
     parent: Int32Array
-    #: the innermost around each GPU event, `NONE` without one, (g,)
     innermost_of_gpu: Int64Array
 
 
 def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
-    """Nest some positions of the tree and the GPU events, without all other events."""
+    """Nest chosen events of the tree, and the GPU events, while all others are left out.
+
+    Args:
+        work: the GPU events.
+        positions: the positions of the chosen events in the tree, (k,).
+    """
     tree = work.tree
     index_of_position = np.full(len(tree.rows), NONE, dtype=np.int64)
     index_of_position[positions] = np.arange(len(positions))
@@ -126,7 +138,12 @@ def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
 
 
 def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
-    """Return the busy time of all GPU events below each of some distinct events of the tree, ns."""
+    """Return the busy time of all GPU events below each event of the tree, ns, (k,).
+
+    Args:
+        work: the GPU events.
+        rows: the rows of distinct events, (k,).
+    """
     position = work.tree.position[rows]
     order = np.argsort(position)
     forest = _forest(work, position[order])
@@ -141,12 +158,16 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
 def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     """Return a row for each launcher, in order of start.
 
-    Columns `name`, `op category`, `UID` (the event's row in the trace), `total_direct_kernel_time`,
-    `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU events), `Input Dims`, `Input
-    type`, `Input Strides`, `Concrete Inputs` (empty where the trace has none), `process_name`,
-    `process_label`, `thread_name` (`Unknown` where the trace does not name them). Texts are
-    categorical. Where the backward ran a part of the forward again, also `is_recompute`: whether
-    the operation belongs to that.
+    The columns, in which texts are categorical, are:
+
+    * `name`, `op category`;
+    * `UID`: the row of the launcher in the trace;
+    * `total_direct_kernel_time`, `total_subtree_kernel_time`: µs;
+    * `direct_kernel_count`: number of GPU events that it launched itself;
+    * `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs`: empty if not recorded;
+    * `process_name`, `process_label`, `thread_name`: `Unknown` if the trace does not name them;
+    * `is_recompute`: whether the backward pass ran the operation again for its activations. This
+      column exists only if there are such operations.
     """
     trace = work.trace
     rows = launchers.rows
@@ -165,14 +186,16 @@ def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     columns |= _thread_columns(work, rows)
     is_recomputed = recomputed(work)
     if is_recomputed.any():
-        recomputing = launchers.of_gpu[is_recomputed]
-        recomputing = recomputing[recomputing != NONE]
-        columns["is_recompute"] = np.bincount(recomputing, minlength=len(rows)) > 0
+        recomputing_launchers = launchers.of_gpu[is_recomputed]
+        recomputing_launchers = recomputing_launchers[recomputing_launchers != NONE]
+        is_recompute = np.zeros(len(rows), dtype=bool)
+        is_recompute[recomputing_launchers] = True
+        columns["is_recompute"] = is_recompute
     return pd.DataFrame(columns)
 
 
 def _thread_columns(work: GpuEvents, rows: IntArray) -> dict[str, object]:
-    """Return the columns that name the process and the thread of some events."""
+    """Return the columns with the names of the process and the thread of each event."""
     trace = work.trace
     process_names: list[str] = []
     process_labels: list[str] = []
@@ -190,7 +213,7 @@ def _thread_columns(work: GpuEvents, rows: IntArray) -> dict[str, object]:
 
 
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
-    """Return the texts that codes stand for; only those that occur, equal ones merged."""
+    """Return texts as a categorical column, whose categories are distinct and all occur."""
     merged_codes, used_labels = recode(codes, labels.__getitem__)
     return pd.Categorical.from_codes(merged_codes, pd.Index(used_labels, dtype="str"))
 
@@ -203,17 +226,20 @@ class OpCategories(NamedTuple):
 
 
 def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCategories:
-    """Categorize CPU ops and launches, each by its name and what it launched.
+    """Categorize CPU ops and launches.
 
-    A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
-    compiled functions do), else it is judged by the name of the first kernel it launched: the same
-    rules are asked, for some know what a kernel tells of its operation. A launch that no CPU op
-    encloses is `graph` or `runtime`.
+    A launch outside of all CPU ops is `graph` or `runtime`. The category of a CPU op is decided by
+    the first of these that is known:
+
+    1. the name of the op;
+    2. `graph`, if the op launched a graph, as compiled functions do;
+    3. the name of the first kernel that the op launched. Some rules recognize an operation by the
+       name of its kernel.
 
     Args:
         work: the GPU events.
         rows: the CPU ops and launches, (k,).
-        of_gpu: which of them each GPU event belongs to, `NONE` for none, (g,).
+        of_gpu: index of the op or launch of each GPU event, `NONE` for an event without one, (g,).
     """
     trace = work.trace
     labels = ["graph", "runtime", OTHER_OP]
@@ -225,22 +251,34 @@ def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCatego
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
     for names in (trace.name[rows], _first_kernel_names(work, rows, of_gpu)):
         undecided = np.flatnonzero((category == other) & (names != NONE))
-        first, group = number_groups([names[undecided]])
-        distinct_names = [
-            trace.names[code] for code in names[undecided[first]].tolist()
-        ]
-        answers = work.op_categorizer.categorize_ops(distinct_names)
-        labels += sorted(set(answers) - set(labels))
-        code_of_answer = np.array(
-            [labels.index(answer) for answer in answers], dtype=np.int64
-        )
-        category[undecided] = code_of_answer[group]
+        category[undecided] = _categories_by_name(work, names[undecided], labels)
         category[(category == other) & launched_graph] = graph
     return OpCategories(category, labels)
 
 
+def _categories_by_name(
+    work: GpuEvents, names: IntArray, labels: list[str]
+) -> Int64Array:
+    """Return the category that each name has, as an index into `labels`.
+
+    Categories that `labels` lacks are appended to it.
+
+    Args:
+        work: the GPU events.
+        names: codes of names, (n,).
+        labels: the categories.
+    """
+    first, group = number_groups([names])
+    distinct_names = [work.trace.names[code] for code in names[first].tolist()]
+    categories = work.op_categorizer.categorize_ops(distinct_names)
+    labels += sorted(set(categories) - set(labels))
+    code_of_category = {label: code for code, label in enumerate(labels)}
+    codes = [code_of_category[category] for category in categories]
+    return np.array(codes, dtype=np.int64)[group]
+
+
 def _launched_graph(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> BoolArray:
-    """Return whether each of some events launched a graph whose capture is not known, (k,)."""
+    """Return a mask of the events that launched a graph whose capture is not known, (k,)."""
     launched_graph = np.zeros(len(rows), dtype=bool)
     launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
     return launched_graph
@@ -249,7 +287,10 @@ def _launched_graph(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> BoolAr
 def _first_kernel_names(
     work: GpuEvents, rows: IntArray, of_gpu: IntArray
 ) -> Int64Array:
-    """Return the name of the first kernel that each of some events launched, a code, (k,)."""
+    """Return the code of the name of the first kernel that each event launched, (k,).
+
+    The code of an event that launched no kernel is `NONE`.
+    """
     kernels = np.flatnonzero((of_gpu != NONE) & work.is_kernel)
     owners, first = np.unique(of_gpu[kernels], return_index=True)
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: which work the backward launched to run the forward again."""
+"""Activation checkpointing: GPU work with which the backward pass runs the forward pass again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ _AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 
 
 class _Backward(NamedTuple):
-    """Where the events of the tree are in the backward, t of them."""
+    """The autograd nodes around the t events of the tree.
 
-    is_node: BoolArray  #: True for events that are autograd nodes, (t,)
-    #: the node around each, a position, `ROOT` without one, (t,)
+    An autograd node is an event of autograd's engine, which runs a part of the backward pass.
+    """
+
+    is_node: BoolArray  #: mask of the events that are autograd nodes, (t,)
+    #: position of the innermost node above each event, `ROOT` for an event without one, (t,)
     node_above: Int64Array
 
 
 @cached_per_object
 def recomputed(work: GpuEvents) -> BoolArray:
-    """Return whether each GPU event was launched by a forward operation that ran again, (g,).
+    """Return a mask of the GPU events launched by forward operations that ran again, (g,).
 
-    With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.
-    Such operations run below an autograd node and nevertheless make nodes of their own, so PyTorch
-    gives them a sequence number, which operations that a backward formula calls do not have; or the
-    node itself is that of a checkpoint. They count if the same operation ran with the same shapes
-    outside the backward before.
+    With `torch.utils.checkpoint`, the backward pass runs a part of the forward pass again to get
+    its activations. Such an operation runs below an autograd node, and has one of these signs:
+
+    * it has a sequence number. PyTorch numbers operations that create an autograd node; the
+      operations of a backward formula create none;
+    * the node above it is that of a checkpoint.
+
+    It counts if the same operation ran before with the same shapes, outside of the backward pass.
     """
     trace = work.trace
     tree = work.tree
@@ -46,7 +52,8 @@ def recomputed(work: GpuEvents) -> BoolArray:
     op_above = nearest_marked(tree.parent_position, runs_again)
     launch = tree.launch_position_of_gpu
     op_of_gpu = values_at(op_above, launch, missing=ROOT)
-    # What a nested node launches is the backward of what was recomputed.
+    # Below a recomputed operation, another node runs the backward pass of that operation. The work
+    # that it launches is not recomputed.
     node_of_gpu = values_at(node_above, launch, missing=ROOT)
     node_of_op = values_at(node_above, op_of_gpu, missing=ROOT)
     result: BoolArray = (
@@ -56,9 +63,9 @@ def recomputed(work: GpuEvents) -> BoolArray:
 
 
 def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
-    """Return which events are operations in the backward that look like those of a forward, (t,).
+    """Return a mask of the operations in the backward pass that have a sign of a forward one, (t,).
 
-    They make autograd nodes, or run in the node of a checkpoint.
+    They create autograd nodes, or run in the node of a checkpoint.
     """
     trace = work.trace
     rows = work.tree.rows
@@ -69,22 +76,28 @@ def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
     in_checkpoint = in_node & is_checkpoint_name[node_name]
     has_number = trace.arg("Sequence number").at(rows) >= 0
     is_of_forward = trace.arg("Fwd thread id").at(rows) <= 0
-    makes_node = in_node & has_number & is_of_forward
+    creates_node = in_node & has_number & is_of_forward
     is_op = trace.kind[rows] == EventKind.CPU_OP
     is_op &= ~backward.is_node
-    may_run_again: BoolArray = is_op & (in_checkpoint | makes_node)
+    may_run_again: BoolArray = is_op & (in_checkpoint | creates_node)
     return may_run_again
 
 
 def _ran_before(
-    work: GpuEvents, backward: _Backward, candidate: BoolArray
+    work: GpuEvents, backward: _Backward, is_candidate: BoolArray
 ) -> BoolArray:
-    """Return which candidates ran with the same shapes outside the backward before, (t,)."""
+    """Return a mask of the candidates that the forward pass ran before with the same shapes, (t,).
+
+    Args:
+        work: the GPU events.
+        backward: the autograd nodes around events.
+        is_candidate: mask of the candidates, (t,).
+    """
     trace = work.trace
     rows = work.tree.rows
     is_op = trace.kind[rows] == EventKind.CPU_OP
     forward = np.flatnonzero((backward.node_above == ROOT) & is_op)
-    candidates = np.flatnonzero(candidate)
+    candidates = np.flatnonzero(is_candidate)
     compared = rows[np.concatenate((forward, candidates))]
     shapes = trace.arg("Input Dims").at(compared)
     first, group = number_groups([trace.name[compared], shapes])
@@ -95,6 +108,6 @@ def _ran_before(
         values=trace.ts[rows[forward]],
         group_count=len(first),
     )
-    ran_before = candidate.copy()
+    ran_before = is_candidate.copy()
     ran_before[candidates] = first_run[candidate_group] < trace.ts[rows[candidates]]
     return ran_before

@@ -1,6 +1,6 @@
 """GPU time by category of operation, by operation, and by its arguments.
 
-Each of the three is a function of a launcher table, which may have been filtered by its user.
+Each of the three tables is made from a launcher table, which its user may have filtered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, percent
 from tracelens_ext.trace.lookup import values_at
 
-#: Statistics over the operations of a row, besides their sum.
+#: Statistics over the operations of a row that are available besides the sum.
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGE = "Percentage (%)"
 CUMULATIVE_PERCENTAGE = "Cumulative Percentage (%)"
@@ -28,7 +28,8 @@ PERCENTAGES = (PERCENTAGE, CUMULATIVE_PERCENTAGE)
 DIRECT_TIME = "total_direct_kernel_time"
 SUBTREE_TIME = "total_subtree_kernel_time"
 _TIMES = (DIRECT_TIME, SUBTREE_TIME)
-_UNIQUE = (
+#: Columns that distinguish the rows of `unique_args`.
+_UNIQUE_KEY = (
     "name",
     "op category",
     "process_name",
@@ -51,7 +52,10 @@ def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
-    """Return GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
+    """Return GPU time by operation, longest direct time first.
+
+    The columns are those of the sheet `ops_summary`.
+    """
     groups = _LauncherGroups(launchers, ["name"])
     columns = groups.keys()
     for time in _TIMES:
@@ -64,7 +68,7 @@ def summary(launchers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _categories_of_names(launchers: pd.DataFrame) -> list[str]:
-    """Return the categories of the operations of each name, as the text of a list."""
+    """Return the categories of the operations of each name, as a list in text form."""
     groups = _LauncherGroups(launchers, ["name", "op category"])
     pairs = pd.DataFrame(groups.keys())
     pairs_of_name = pairs.groupby("name", sort=False)
@@ -86,20 +90,21 @@ def unique_args(
 
     Args:
         launchers: rows of a launcher table.
-        launched: the GPU events of the trace and their launchers, to describe what was launched.
-        metrics: statistics over the operations of a row, some of `METRICS`; `sum` always is one.
+        launched: the GPU events of the trace and all launchers. With them, two columns describe the
+            GPU events that each row launched.
+        metrics: statistics over the operations of a row, out of `METRICS`; `sum` is always added.
         group_by_num_kernels: whether operations that launched different numbers of GPU events are
-            rows of their own, with the number in a column `direct_kernel_count`.
+            separate rows, with the number in the column `direct_kernel_count`.
 
     Raises:
-        UsageError: there is no such metric.
+        UsageError: a metric does not exist.
     """
     unknown = sorted(set(metrics) - set(METRICS) - {"sum"})
     if unknown:
         raise UsageError(
             f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}"
         )
-    key = list(_UNIQUE)
+    key = list(_UNIQUE_KEY)
     if "is_recompute" in launchers:
         key.append("is_recompute")
     if group_by_num_kernels:
@@ -112,8 +117,8 @@ def unique_args(
     for metric in shown_metrics:
         for time in _TIMES:
             columns[f"{time}_{metric}"] = groups.statistic(time, metric)
-    event = launchers["UID"].to_numpy()
-    columns["ex_UID"] = event[groups.first]
+    launcher_row = launchers["UID"].to_numpy()
+    columns["ex_UID"] = launcher_row[groups.first]
     if "ts" in launchers:
         first_start = groups.statistic("ts", "min")
         columns["first_occurrence_time"] = first_start - first_start.min(initial=np.inf)
@@ -122,25 +127,29 @@ def unique_args(
             columns[name] = launchers[name].iloc[groups.first].tolist()
     if launched is not None:
         work, all_launchers = launched
-        group_of_gpu = _group_of_gpu_events(all_launchers, event, groups.of_row)
-        described = _launched_texts(
+        group_of_gpu = _group_of_gpu_events(all_launchers, launcher_row, groups.of_row)
+        texts = _launched_texts(
             work=work,
             launchers=all_launchers,
             group_of_gpu=group_of_gpu,
             group_count=len(groups.first),
         )
-        columns["kernel_details_summary"] = described.full
-        columns["trunc_kernel_details"] = described.short
+        columns["kernel_details_summary"] = texts.full
+        columns["trunc_kernel_details"] = texts.short
     return _longest_first(columns, f"{DIRECT_TIME}_sum")
 
 
 class _LauncherGroups:
-    """Rows of a launcher table that are equal in some columns, k groups by first occurrence.
+    """The k groups of the n rows of a launcher table, in the order of their first rows.
+
+    Args:
+        table: the launcher table.
+        key: the columns in which the rows of a group are equal.
 
     Attributes:
-        of_row: the group of each row, shape (n,).
-        first: the first row of each group, (k,).
-        count: rows of each group, (k,).
+        of_row: index of the group of each row, (n,).
+        first: index of the first row of each group, (k,).
+        count: number of rows of each group, (k,).
     """
 
     def __init__(self, table: pd.DataFrame, key: Sequence[str]) -> None:
@@ -154,14 +163,14 @@ class _LauncherGroups:
         self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, Any]:
-        """Return what the groups have in common, column by column."""
+        """Return the values of the key columns of each group."""
         return {
             column: self._table[column].iloc[self.first].tolist()
             for column in self._key
         }
 
     def statistic(self, column: str, metric: str) -> Float64Array:
-        """Return a statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
+        """Return a statistic of a column for each group, (k,); `std` of a single row is NaN."""
         return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
 
 
@@ -185,40 +194,51 @@ def kernel_details(
 
 
 def _group_of_gpu_events(
-    launchers: Launchers, event: IntArray, group_of_row: IntArray
+    launchers: Launchers, launcher_row: IntArray, group_of_row: IntArray
 ) -> Int64Array:
-    """Return the group of each GPU event's launcher, `NONE` where it is in no row, (g,).
+    """Return the group of the launcher of each GPU event, (g,).
+
+    The group is `NONE` if the launcher table has no row for the launcher. If the table has several
+    rows for it, the first one counts.
 
     Args:
         launchers: all launchers of the trace.
-        event: the event of each row of a launcher table; the first of equal rows counts.
-        group_of_row: the group of each row.
+        launcher_row: row in the trace of the launcher in each row of a launcher table, (n,).
+        group_of_row: the group of each row of the launcher table, (n,).
     """
-    group_of_event = pd.Series(group_of_row, event).groupby(level=0).first()
-    group_of_launcher = group_of_event.reindex(
-        launchers.rows, fill_value=NONE
-    ).to_numpy()
-    return values_at(group_of_launcher, launchers.of_gpu)
+    groups = pd.Series(group_of_row, launcher_row)
+    group_of_launcher = groups.groupby(level=0).first()
+    group_of_launcher = group_of_launcher.reindex(launchers.rows, fill_value=NONE)
+    return values_at(group_of_launcher.to_numpy(), launchers.of_gpu)
 
 
 class _LaunchedTexts(NamedTuple):
-    """What each group of launchers launched, by name and stream, longest total first.
+    """The GPU events of each group of launchers by name and stream, longest total first.
 
-    Lists of dictionaries as Python literals.
+    Each text is a list of dictionaries, as a Python literal.
     """
 
     full: list[str]  #: with full names and all statistics, µs
-    short: list[str]  #: with short names and the mean alone
+    short: list[str]  #: with short names and only the mean, µs
 
 
 def _launched_texts(
     work: GpuEvents, launchers: Launchers, group_of_gpu: IntArray, group_count: int
 ) -> _LaunchedTexts:
-    chosen = np.flatnonzero(group_of_gpu != NONE)
-    launch_order = launchers.rows[launchers.of_gpu[chosen]]
-    chosen = chosen[np.argsort(launch_order, kind="stable")]
-    keys = [group_of_gpu[chosen], work.name[chosen], work.trace.stream[chosen]]
-    kernels = group_durations(keys, work.duration[chosen])
+    """Describe the GPU events of each group of launchers.
+
+    Args:
+        work: the GPU events.
+        launchers: all launchers of the trace.
+        group_of_gpu: the group of each GPU event, `NONE` for an event without one, (g,).
+        group_count: the number of groups.
+    """
+    events = np.flatnonzero(group_of_gpu != NONE)
+    launcher_row = launchers.rows[launchers.of_gpu[events]]
+    # The order of launchers decides between kernels with the same total.
+    events = events[np.argsort(launcher_row, kind="stable")]
+    keys = [group_of_gpu[events], work.name[events], work.trace.stream[events]]
+    kernels = group_durations(keys, work.duration[events])
     rows = zip(
         *(key.tolist() for key in kernels.keys),
         kernels.count.tolist(),
@@ -256,13 +276,14 @@ def _launched_texts(
 
 
 def _shortened(name: str) -> str:
+    """Return a name cut off to the length that short texts allow."""
     if len(name) <= _SHORT_NAME_LENGTH:
         return name
     return name[: _SHORT_NAME_LENGTH - 1] + "…"
 
 
 def _longest_first(columns: dict[str, Any], time_column: str) -> pd.DataFrame:
-    """Return the table, longest time first, with percentages."""
+    """Return columns as a table, longest time first, with columns of percentages."""
     order = np.argsort(-columns[time_column], kind="stable")
     time = columns[time_column][order]
     frame = pd.DataFrame(columns).iloc[order]

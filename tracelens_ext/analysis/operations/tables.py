@@ -1,4 +1,4 @@
-"""The tables of operations: `ops_*`, `tree` and `cpu_ops`."""
+"""The declarations of the tables of operations: `ops_*`, `tree` and `cpu_ops`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelens_ext.report.tables.row_command import ROW, RowCommand
 from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.report.tables.views import AnswerView
 
-#: What the statistics of `ops_unique_args` are.
+#: Description of the columns of `ops_unique_args` with statistics.
 _OVER_OPERATIONS = (
     "over the operations; `std` is the sample standard deviation, empty for a single "
     "operation"
@@ -35,7 +35,7 @@ _OVER_OPERATIONS = (
 
 
 class OperationsContext(AnalysisContext, Protocol):
-    """A trace that is being analyzed, and the tables of the operations that launched GPU work."""
+    """A trace that is being analyzed, with the tables of operations that launched GPU work."""
 
     def get_df_kernel_launchers(
         self,
@@ -91,7 +91,7 @@ def _notes(
 
 
 def _first_rows(table: pd.DataFrame, topk_ops: int | None) -> pd.DataFrame:
-    """The first rows of a table; all by default."""
+    """Return the first rows of a table, or all rows if `topk_ops` is None."""
     check_option("topk_ops", topk_ops)
     return table.iloc[:topk_ops]
 
@@ -144,7 +144,7 @@ def _unique_args(
     table = _first_rows(table, topk_ops)
     if tracelens_sheets:
         return table
-    # Sums are ms, as on the other sheets; what tells rows apart stands with the times.
+    # Sums are in ms, as on the other sheets. Columns that distinguish rows stand beside the times.
     for time in (DIRECT_TIME, SUBTREE_TIME):
         table = table.assign(**{f"{time}_ms": table[f"{time}_sum"] / 1e3})
         table = table.drop(columns=f"{time}_sum")
@@ -166,7 +166,7 @@ def _unique_args(
     return table[[name for name in ordered if name in table]]
 
 
-_of_time = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
+_direct_time_chart = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
 TREE = Table(
     name="tree",
     description="The call tree with GPU time, one row per node, parents before children",
@@ -179,8 +179,12 @@ TREE = Table(
             "for a thread and for `(unlinked)`",
         ),
         Column("count", "events in the row", unit="events"),
-        Column("gpu_events", "GPU busy time at the node and below", unit="GPU events"),
-        Column("busy_time_ms", "of those"),
+        Column(
+            "gpu_events",
+            "number of GPU events at the node and below",
+            unit="GPU events",
+        ),
+        Column("busy_time_ms", "GPU busy time at the node and below"),
         Column("% of GPU busy time", "of the busy time of the trace"),
     ],
     build=of_gpu_events(call_tree_table),
@@ -193,10 +197,10 @@ OPS_SUMMARY_BY_CATEGORY = Table(
     description="GPU time by operation category, without communication",
     columns=[
         Column("op category", "purpose of the operation, by its name"),
-        Column("Count", "how many", unit="operations"),
+        Column("Count", "number of operations", unit="operations"),
         Column(
             "total_direct_kernel_time_ms",
-            "busy time of the GPU events that it is the launcher of",
+            "busy time of the GPU events that it launched itself",
         ),
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
@@ -206,12 +210,10 @@ OPS_SUMMARY_BY_CATEGORY = Table(
     options=["topk_ops"],
     analyzer_call="get_df_kernel_launchers_summary_by_category()",
     charts=[
-        _of_time(
-            *(
-                "GPU time by operation category",
-                "ops_summary_by_category",
-                "op category",
-            ),
+        _direct_time_chart(
+            title="GPU time by operation category",
+            sheet="ops_summary_by_category",
+            label_column="op category",
             unless=("gpu_time_by_category",),
         )
     ],
@@ -233,10 +235,10 @@ OPS_SUMMARY = Table(
             "total_subtree_kernel_time_sum",
             "the same as `…_ms`; with `tracelens_sheets=True`",
         ),
-        Column("Count", "how many", unit="operations"),
+        Column("Count", "number of operations", unit="operations"),
         Column(
             "total_direct_kernel_time_ms",
-            "busy time of the GPU events that it is the launcher of",
+            "busy time of the GPU events that it launched itself",
         ),
         Column("total_subtree_kernel_time_ms", "busy time of all GPU events below it"),
         Column(
@@ -252,8 +254,10 @@ OPS_SUMMARY = Table(
     analyzer_call="get_df_kernel_launchers_summary()",
     notes=_notes,
     charts=[
-        _of_time(
-            *("GPU time by operation", "ops_summary", "name"),
+        _direct_time_chart(
+            title="GPU time by operation",
+            sheet="ops_summary",
+            label_column="name",
             top=15,
             unless=("kernel_categories", "kernels_by_category", "kernel_summary"),
         )
@@ -264,9 +268,10 @@ OPS_SUMMARY = Table(
 def _reproduce_command(
     context: AnalysisContext, options: ReportOptions
 ) -> RowCommand | None:
-    """Return the command that writes a script of the operation in a row.
+    """Return the command that writes a script for the operation in a row.
 
-    There is none without a file, or where rows have other numbers than the command counts.
+    There is no command if the trace is not a file. There is none either if rows are grouped by the
+    number of kernels, because `--row` counts the rows of the table without that grouping.
     """
     path = context.trace.provenance.path
     if options.group_by_num_kernels or not Path(path).is_file():
@@ -318,7 +323,7 @@ OPS_UNIQUE_ARGS = Table(
             "numbers of GPU events are separate rows",
             unit="GPU events",
         ),
-        Column("operation_count", "how many", unit="operations"),
+        Column("operation_count", "number of operations", unit="operations"),
         Column("total_direct_kernel_time_mean", _OVER_OPERATIONS),
         Column("total_direct_kernel_time_median", _OVER_OPERATIONS),
         Column("total_direct_kernel_time_std", _OVER_OPERATIONS),
@@ -348,14 +353,13 @@ OPS_UNIQUE_ARGS = Table(
         Column(
             "parent_module",
             "class of the innermost `nn.Module` around the first such operation "
-            "(around its forward operation, for a backward one), and all of them, a "
-            "list as text; with `include_call_stack=True`",
+            "(around its forward operation, for a backward one); with "
+            "`include_call_stack=True`",
         ),
         Column(
             "call_stack",
-            "class of the innermost `nn.Module` around the first such operation "
-            "(around its forward operation, for a backward one), and all of them, a "
-            "list as text; with `include_call_stack=True`",
+            "the first such operation and the `nn.Module`s around it, a list as text; with "
+            "`include_call_stack=True`",
         ),
         Column(
             "ex_UID",
@@ -395,7 +399,7 @@ CPU_OPS = Table(
     description="CPU time by CPU operation",
     columns=[
         Column("cpu_op", "the operation"),
-        Column("count", "how many", unit="operations"),
+        Column("count", "number of operations", unit="operations"),
         Column("total_time_ms", "on the CPU; a recursive operation counts each time"),
         Column("self_time_ms", "without the CPU ops directly below"),
         Column("avg_time_us", "mean time per operation, including those below"),

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import engine_frames
+from tracelens_ext.analysis.iterations.named_iterations import engine_frames
 from tracelens_ext.analysis.serving.annotations import (
     DECODE,
     PREFILL,

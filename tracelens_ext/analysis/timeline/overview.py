@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.analysis.recording_cost import recording_cost_note
 from tracelens_ext.trace import NONE, NS_PER_MS, WHOLE_GRAPH, Trace, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents

@@ -1,7 +1,7 @@
-"""The commands of this distribution, one a file: a function, and its `COMMAND`.
+"""The built-in commands. Each is a file with a function and its `COMMAND`.
 
-They come by the same hook as those of plugins. A file imports what is slow inside its functions,
-so that `--help` is instant.
+They are offered by the same hook as the commands of plugins. Slow imports are inside functions, so
+that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 
 from tracelens_ext.hooks import Command, hookimpl
 
-#: The files, in the order of `--help` within its groups.
+#: The modules of the commands, in the order in which each heading of `--help` lists them.
 MODULES = (
     "record",
     "report",

@@ -1,4 +1,4 @@
-"""`tracelens-ext cache`: the cache of parsed traces, looked at or emptied."""
+"""`tracelens-ext cache`: shows or empties the cache of parsed traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tracelens-ext chart`: runs of serving engines as stacked bars, GPU categories and the rest."""
+"""`tracelens-ext chart`: runs of serving engines as stacked bars of GPU time by category."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.engine_chart.specification import ChartInput
     from tracelens_ext.settings import ReadingOptions
 
-#: What categorizes the kernels of traces that are named without engine and model.
+#: The categorizer for traces that are given without an engine and a model.
 _BUILT_IN_CATEGORIES = "builtin"
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
 
 
 @dataclass(frozen=True)
 class ChartRuleOptions(RuleOptions):
-    """Which rules give kernels their categories: a map for each engine and model."""
+    """The rules that give kernels their categories: a map for each engine and model."""
 
     rules: UserRules = None
     categorizer: Annotated[
@@ -123,7 +123,7 @@ def chart(
     """
     from tracelens_ext.cli.named_traces import check_files
     from tracelens_ext.compare.engine_chart.page import check_results, write_results
-    from tracelens_ext.compare.engine_chart.runs import grouped
+    from tracelens_ext.compare.engine_chart.runs import names_of_notes
     from tracelens_ext.compare.engine_chart.specification import (
         are_bare_files,
         check_models,
@@ -170,7 +170,9 @@ def chart(
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
-    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
+    notes = names_of_notes(
+        (str(number), run.notes) for number, run in enumerate(runs, 1)
+    )
     lines = [f"{numbers}: {note}" for note, numbers in notes]
     show(trace_report(title="Chart", trace="", tables={}, notes=lines), _blocks(runs))
     tell_written(written)
@@ -182,7 +184,7 @@ def _measured_runs(
     reading: ReadingOptions,
     split: str,
 ) -> list[EngineRun]:
-    """Read traces one after the other; only the measures stay in memory."""
+    """Read traces one after the other, and keep only their measurements in memory."""
     from tracelens_ext.cli.load import analyze
     from tracelens_ext.cli.messages import show_problems
     from tracelens_ext.compare.engine_chart.runs import measure
@@ -199,14 +201,14 @@ def _measured_runs(
         )
         analyzer = analyze(run_input.path, analysis)
         runs += measure(
-            work=analyzer.work, given=run_input, position=position, split=split
+            work=analyzer.work, chart_input=run_input, position=position, split=split
         )
         show_problems(analyzer.problems, shown_problems)
     return runs
 
 
 def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
-    """Yield a line a run, and the table."""
+    """Yield a line for each run, and the table."""
     from tracelens_ext.report.html_figures import duration_text
 
     for number, run in enumerate(runs, 1):
@@ -216,12 +218,12 @@ def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
             f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
         )
         yield line.replace("\u00a0", " ")
-    # Numbers for the runs: their labels would not fit, and could say anything about units.
+    # Columns have the numbers of runs: labels would not fit, and could end like a unit.
     yield Part("Elapsed time by category", _time_table(runs))
 
 
 def _time_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """Return the times and shares of categories, two columns a run."""
+    """Return a table with a row for each category, and a time and a share for each run."""
     import numpy as np
 
     from tracelens_ext.compare.engine_chart.runs import TOTAL, category_table
@@ -245,7 +247,7 @@ def _time_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
         shares[f"{position + 1} (%)"] = 100.0 * seconds / (elapsed or 1.0)
     table = pd.DataFrame({"category": categories + [total_name], **times, **shares})
     if len(runs) > _SIDE_BY_SIDE:
-        # The shares come last: what does not fit is left out from the end.
+        # The last columns are left out where room is short, so the shares come last.
         return table
     columns = ["category"]
     for time_name, share_name in zip(times, shares, strict=True):
@@ -254,7 +256,7 @@ def _time_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
 
 
 def engines_and_models() -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return the section of the help about engines and models that there are maps for."""
+    """Return the section of the help that lists the engines and models with a map."""
     from tracelens_ext.compare.engine_chart.specification import known_models
     from tracelens_ext.report.terminal import safe_text
 

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.measurement import Measurement
     from tracelens_ext.settings import ReadingOptions
 
-#: What the command exits with when a budget is crossed.
+#: The exit code when a budget is exceeded.
 CROSSED = 3
 _SAME_AMOUNT = 0.01
-#: Formats that are printed where no file is named.
+#: Formats that are printed if no file is given.
 _PRINTED_FORMATS = (OutputFormat.json, OutputFormat.markdown)
 
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """What is compared how, and where it goes."""
+    """What is compared, how, and where the result goes."""
 
     output: Annotated[
         str | None,
@@ -110,7 +110,7 @@ class ComparisonOptions:
 
     @property
     def printed_format(self) -> OutputFormat | None:
-        """The format that is printed instead of the screen; None for the screen."""
+        """The format in which the comparison is printed; None for tables on the screen."""
         if self.json:
             return OutputFormat.json
         if self.output is None and self.output_format in _PRINTED_FORMATS:
@@ -126,7 +126,7 @@ class ComparisonOptions:
             )
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
-        """Return what is compared, the baseline first."""
+        """Return the traces and reports to compare, the baseline first."""
         from tracelens_ext.cli.named_traces import find_traces
         from tracelens_ext.compare.finished_reports import history_in
 
@@ -153,7 +153,7 @@ class ComparisonOptions:
     def measure(
         self, paths: Sequence[Path], analysis: AnalysisOptions
     ) -> list[Measurement]:
-        """Measure traces and reports, one after the other: only the measurements stay."""
+        """Measure traces and reports one after the other; only the measurements stay in memory."""
         from tracelens_ext.compare.finished_reports import is_report, measure_report
         from tracelens_ext.compare.measurement import TRACELENS
 
@@ -269,7 +269,7 @@ def compare(
     is_quiet = options.quiet or printed_format is not None
     if not is_quiet:
         tell_written(written)
-    for verdict in verdicts:  # crossed ones are always told
+    for verdict in verdicts:  # exceeded budgets are always reported
         if verdict.crossed:
             tell(f"budget exceeded: {verdict}")
         elif not is_quiet:
@@ -281,7 +281,7 @@ def compare(
 def _compare_snapshots(
     traces: Sequence[str], options: ComparisonOptions, reading: ReadingOptions
 ) -> None:
-    """Show what differs between two snapshots of the memory allocator."""
+    """Show the differences between two snapshots of the memory allocator."""
     from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
 
     paths = [Path(trace) for trace in traces]
@@ -291,7 +291,7 @@ def _compare_snapshots(
 
 
 def _warn_of_amounts(comparison: Comparison) -> None:
-    """Say on standard error that whole traces did not do the same work."""
+    """Warn on standard error if the traces did different amounts of work."""
     from tracelens_ext.compare.verdict import work_text
 
     if comparison.basis != "trace":

@@ -1,4 +1,4 @@
-"""`tracelens-ext counters`: how much work waits for each stream, and how fast copies are."""
+"""`tracelens-ext counters`: the queue length of each stream, and the bandwidth of copies."""
 
 from __future__ import annotations
 

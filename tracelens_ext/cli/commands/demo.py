@@ -1,4 +1,4 @@
-"""`tracelens-ext demo`: a recording of a small training job, to try everything without a GPU."""
+"""`tracelens-ext demo`: writes a recording of a small training job to try things out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def demo(
 
 
 def _path_of_rank(out: Path, rank: int | str) -> Path:
-    """Return the file of a rank: of `trace.json.gz` that is `trace_rank0.json.gz` and so on."""
+    """Return the file for a rank: `trace_rank0.json.gz` next to `trace.json.gz`, and so on."""
     stem, dot, ending = out.name.partition(".json")
     return out.with_name(f"{stem}_rank{rank}{dot}{ending}")
 

@@ -1,4 +1,4 @@
-"""`tracelens-ext explain`: why a kernel, or an operation, has its category; what findings mean."""
+"""`tracelens-ext explain`: explains the category of a kernel or operation, or a finding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelens_ext.hooks import Command
 if TYPE_CHECKING:
     from tracelens_ext.categorize.categorizer import Explanation
 
-#: What stands for the name of a kernel before the id of a finding.
+#: The first argument if the second is the id of a finding.
 _FINDING = "finding"
 _LONGEST = 200  # characters of a pattern
 
@@ -105,7 +105,7 @@ def _text_width() -> int:
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
-    """Yield an explanation as lines of text."""
+    """Yield the lines of an explanation."""
     yield f"category  {explanation.category}"
     yield from _winner_lines(explanation)
     late = [match for match in explanation.others if match.holds]
@@ -124,7 +124,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _winner_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield all about the rule that decides, a line each."""
+    """Yield the lines about the rule that decides."""
     winner = explanation.winner
     if winner is None:
         yield "no rule matches this name"

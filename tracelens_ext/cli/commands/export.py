@@ -1,4 +1,4 @@
-"""`tracelens-ext export`: a trace for Perfetto, or as a database."""
+"""`tracelens-ext export`: writes a trace for Perfetto, or as a database."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from tracelens_ext.export.choice import Choice
     from tracelens_ext.export.perfetto import Source
 
-#: GPU events of which an export of a part has no findings unasked: to find them takes longer than
-#: all the rest.
+#: The export of a part of a trace with more GPU events than this has no findings by default:
+#: computing them would take longer than all the rest.
 _MANY_EVENTS = 100_000
-#: Browsers stop at a gigabyte or two of text, and are slow long before.
+#: From this size on, a note warns that the file is large. Browsers fail at one or two gigabytes of
+#: text, and are slow long before.
 _LARGE_BYTES = 300_000_000
 _GZIP_LEVEL = 6
 _NS_PER_US = 1000
@@ -139,7 +140,7 @@ def export(
 
 
 def _findings_are_cheap(choice: Choice, analyzers: Sequence[TreePerfAnalyzer]) -> bool:
-    """Return whether findings do not take longer than the rest of an export."""
+    """Return whether findings take no longer than the rest of an export."""
     is_part = choice.window is not None or choice.iteration is not None
     if not is_part:
         return True
@@ -153,7 +154,7 @@ def _sources(
     *,
     with_findings: bool,
 ) -> list[Source]:
-    """Return each trace with its place on the axis: without clocks each begins at 0."""
+    """Return each trace with its place on the time axis; without common clocks, all begin at 0."""
     from tracelens_ext.export.perfetto import Source
     from tracelens_ext.export.rank_shifts import shifts
     from tracelens_ext.export.spans import spans_of
@@ -174,7 +175,7 @@ def _sources(
 def _write_perfetto(
     sources: Sequence[Source], output: Path, choice: Choice, *, with_findings: bool
 ) -> None:
-    """Write a file for Perfetto, and say what is in it."""
+    """Write a file for Perfetto, and print what it contains."""
     from tracelens_ext.export.perfetto import ExportSummary, perfetto_json
     from tracelens_ext.report.manifest import written_beside
 
@@ -202,7 +203,7 @@ def _write_perfetto(
 
 
 def _numbers(option: str, text: str | None) -> frozenset[int] | None:
-    """Return the numbers of an option, joined by commas there."""
+    """Return the numbers in the value of an option, where commas separate them."""
     if text is None:
         return None
     try:

@@ -101,7 +101,7 @@ def findings(
 
 @dataclass(frozen=True)
 class _TraceFindings:
-    """The findings of a trace, and what else is said of it."""
+    """The findings of a trace, and the notes about it."""
 
     path: Path
     findings: Findings
@@ -117,7 +117,7 @@ def _findings_of(
     reading: ReadingOptions,
     progress: Progress | None,
 ) -> _TraceFindings:
-    """Return the findings of a trace; the work of a process."""
+    """Return the findings of a trace; this is the task of a worker process."""
     from tracelens_ext.cli.load import analyze, recording_notes
 
     analysis = replace(analysis, reading=reading)
@@ -154,7 +154,7 @@ def _show(
 
 
 def _document(of_trace: _TraceFindings, *, intervals: bool) -> dict[str, Any]:
-    """Return the findings of a trace as JSON has them, the trace first."""
+    """Return the JSON of the findings of a trace, which begins with the trace."""
     from tracelens_ext.cli.finding_blocks import finding_documents
 
     document = of_trace.findings.as_dict(intervals=intervals)

@@ -1,4 +1,4 @@
-"""`tracelens-ext fleet`: the traces of all ranks, on many processes or machines, and compared."""
+"""`tracelens-ext fleet`: analyzes the traces of all ranks in parallel, and compares the ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracelens_ext.text import counted
 if TYPE_CHECKING:
     from tracelens_ext.distributed import FleetResult
 
-#: What the command exits with when a trace failed; with --strict, when a rank is missing too.
+#: The exit code if a trace failed; with `--strict`, also if a rank is missing.
 FAILED = 1
 _TIMES = [
     "total_time",
@@ -163,7 +163,7 @@ def fleet(
 
 
 def _tell_failures(result: FleetResult) -> None:
-    """Say on standard error how many traces failed, and why the first did."""
+    """Print on standard error how many traces failed, and why the first one did."""
     total = result.done + result.kept + result.failed
     first = "; the first" if result.failed > 1 else ""
     listed = f"listed in {result.out}/failures.parquet{first}"
@@ -173,7 +173,7 @@ def _tell_failures(result: FleetResult) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
-    """Yield what to hand to `run_fleet` as `progress`; None if standard error is no terminal."""
+    """Yield the `progress` for `run_fleet`; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -193,7 +193,7 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
 
 
 def fleet_report(result: FleetResult) -> Report:
-    """Return all tables as a report."""
+    """Return a report of all tables."""
     facts = [
         ("Results", result.out),
         ("Traces analysed", result.done),
@@ -221,7 +221,7 @@ def _missing_sentence(ranks: list[int]) -> str:
 
 
 def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
-    """Yield what was done, the verdicts, the spread over ranks, the slowest ranks."""
+    """Yield the blocks: headline, verdicts, spread over ranks, slowest ranks."""
     from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
 
@@ -258,7 +258,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
 
 
 def _headline(result: FleetResult) -> list[str]:
-    """Return what was done, and how busy the GPUs were, a line each."""
+    """Return the lines about how many traces were analyzed, and how busy the GPUs were."""
     parts = [f"{counted(result.done, 'trace')} analyzed"]
     if result.kept:
         parts.append(f"{result.kept} reused from an earlier run")
@@ -277,7 +277,7 @@ def _headline(result: FleetResult) -> list[str]:
 
 
 def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Part:
-    """Return the ranks that compute longer than the mean, or that each other one waits for."""
+    """Return the ranks that compute longer than the mean, or that all other ranks wait for."""
     computing = ranks["computation_time_ms"]
     behind = computing - computing.mean()
     if origins is not None:

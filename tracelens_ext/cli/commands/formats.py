@@ -1,4 +1,4 @@
-"""`tracelens-ext formats`: which formats are read, what each needs, and how to record it."""
+"""`tracelens-ext formats`: lists the formats, what each needs, and how to record it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelens_ext.hooks import Command
 
 
 class _OtherFile(NamedTuple):
-    """A kind of file that is no trace, and that one command reads."""
+    """A kind of file that is not a trace, but that a certain command reads."""
 
     name: str
     facts: dict[str, str]  #: label → text

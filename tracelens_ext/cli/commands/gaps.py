@@ -1,4 +1,4 @@
-"""`tracelens-ext gaps`: how long the GPU was idle, between which kernels, and why."""
+"""`tracelens-ext gaps`: shows how long the GPU was idle, between which kernels, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tracelens-ext iterations`: what each training step took, and which were odd."""
+"""`tracelens-ext iterations`: shows how long each training step took, and the outliers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from tracelens_ext.trace.call_tree import CallTree
 
 _SUGGESTED = 5
-_MOST_TO_PASTE = 200  # characters of an expression
+_MOST_TO_PASTE = 200  # characters
 _MOST_ODD = 10
 _MOST_COLUMNS = 4
 _MOST_STATISTICS = 15
-#: What a narrow terminal can do without most easily: both are parts of the busy time.
+#: The columns that are left out first on a narrow terminal: both are parts of the busy time.
 _SHOWN_LAST = ("computation_time_ms", "exposed_memcpy_time_ms")
 _STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min", "max")
 
@@ -107,7 +107,7 @@ def _show_cpu_iterations(
 
 
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
-    """Yield the iterations, their statistics, and the odd ones."""
+    """Yield the iterations, their statistics, and the outliers."""
     statistics = table.statistics
     count = 0
     if len(statistics):
@@ -126,7 +126,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
 
 
 def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
-    """Return that there are no iterations, and what could be taken for them."""
+    """Return the message that there are no iterations, with annotations that could be used."""
     from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
     likely = [
@@ -151,7 +151,7 @@ def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 
 def _shown_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns to print; what does not fit is left out from the end."""
+    """Return the columns to print; where room is short, the last ones are left out."""
     from tracelens_ext.analysis.iterations.measurement import is_category_time
 
     general: list[str] = []
@@ -168,14 +168,14 @@ def _shown_columns(columns: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _OddIteration:
-    """What is said of an odd iteration."""
+    """An outlier among the iterations."""
 
     lines: list[str]
-    deviation: float  #: how far its time is from the median, the most of its columns
+    deviation: float  #: the largest deviation of any of its times from the median
 
 
 def _odd_lines(table: IterationTable, console: Console) -> list[str]:
-    """Return what each odd iteration took, against the median, in lines that fit."""
+    """Return the unusual times of each outlier beside the median, folded to the width."""
     from tracelens_ext.analysis.iterations.measurement import ODD_AT_LEAST, ODD_BEYOND
 
     odd = _odd_iterations(table, console.width)
@@ -193,7 +193,7 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
 
 
 def _odd_iterations(table: IterationTable, width: int) -> list[_OddIteration]:
-    """Return the odd iterations in their order."""
+    """Return the outliers in the order of the iterations."""
     has_device = "device" in table.frame
     keys = ["column", "device"] if has_device else ["column"]
     medians = table.statistics.set_index(keys)["median"].to_dict()
@@ -223,7 +223,7 @@ def _name(iteration: object) -> str:
 
 
 def _against_median(column: str, value: float, median: float) -> str:
-    """Return both with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
+    """Return a time and its median with equal decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
     from tracelens_ext.report.tables.units import Shown
 
     shown = Shown.of(column, [value, median])

@@ -1,4 +1,4 @@
-"""`tracelens-ext kernels`: which kernels ran, how often and how long; and the gaps between them."""
+"""`tracelens-ext kernels`: lists the kernels by count or duration, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def kernels(
 
 
 def _refuse_gap_options(options: GapOptions) -> None:
-    """Refuse options about gaps where nobody asks for gaps."""
+    """Check that options about gaps are given only together with `--gaps`."""
     given = given_options(options)
     if not given:
         return
@@ -174,12 +174,12 @@ def _refuse_gap_options(options: GapOptions) -> None:
 
 @dataclass(frozen=True)
 class _KernelReport:
-    """All that is shown of the kernels of a trace."""
+    """The kernels of a trace as text, tables and blocks for the terminal."""
 
     tables: dict[str, pd.DataFrame]
     selection: EventFilter
-    selected: str  #: which events are asked about, in words; empty for all
-    sorted_by: str  #: in words
+    selected: str  #: the selection of GPU events in words; empty if all are selected
+    sorted_by: str  #: the order of the kernels in words
 
     @classmethod
     def of(
@@ -190,7 +190,7 @@ class _KernelReport:
         *,
         with_sources: bool,
     ) -> _KernelReport:
-        """Return what is shown of the kernels of a trace."""
+        """Compute the tables and facts about the kernels of a trace."""
         from tracelens_ext.analysis.kernels import statistics as kernel_tables
         from tracelens_ext.analysis.kernels.sources import kernel_sources
         from tracelens_ext.cli.load import computed_tables
@@ -214,7 +214,7 @@ class _KernelReport:
         )
 
     def notes(self, analyzer: TreePerfAnalyzer) -> list[str]:
-        """Return why there are no kernels, where there are none."""
+        """Return why there are no kernels, if there are none."""
         from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 
         if not len(analyzer.work):
@@ -237,7 +237,7 @@ class _KernelReport:
         )
 
     def blocks(self, top: int, *, verbose: bool) -> Iterator[Block]:
-        """Yield the totals and the first kernels, their full names, their places in the source."""
+        """Yield the blocks: totals, the first kernels, their full names, and their source lines."""
         statistics = self.tables.get("kernel_statistics")
         if statistics is not None:
             yield Section("totals", lambda _: [self._totals(statistics)])
@@ -258,7 +258,7 @@ class _KernelReport:
             )
 
     def _totals(self, statistics: pd.DataFrame) -> list[str]:
-        """Return how many kernels there are, a line each."""
+        """Return the lines with the numbers of kernels."""
         names = int(statistics["full_names"].sum())
         launches = int(statistics["count"].sum())
         more = ""
@@ -323,7 +323,7 @@ def _kernel_rows(
 
 
 def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
-    """Return the full names behind the first ranks, the most frequent of each."""
+    """Return the full names of the first kernels, for each the most frequent ones."""
     from tracelens_ext.cli.name_columns import sign
     from tracelens_ext.report.terminal import name_text
 
@@ -340,7 +340,7 @@ def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[
 
 
 def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
-    """Return the first rows of `kernel_sources`, two lines each; where they are is not cut."""
+    """Return the first rows of `kernel_sources` in two lines each; the source line is not cut."""
     from tracelens_ext.categorize.kernel_names import short_name
     from tracelens_ext.cli.name_columns import sign
     from tracelens_ext.report.tables.short_names import told_apart

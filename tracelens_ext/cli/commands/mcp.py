@@ -1,4 +1,4 @@
-"""`tracelens-ext mcp`: traces served to agents over the Model Context Protocol."""
+"""`tracelens-ext mcp`: serves traces to AI agents over the Model Context Protocol."""
 
 from __future__ import annotations
 

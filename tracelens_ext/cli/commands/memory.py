@@ -1,4 +1,4 @@
-"""`tracelens-ext memory`: what was alive at the peak, and who allocated it."""
+"""`tracelens-ext memory`: shows what was alive at the memory peak, and what allocated it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from tracelens_ext.lazy import pd
 
 By = Literal["operation", "module", "frame", "phase"]
 
-#: What tells apart what was alive, beside its phase.
+#: The columns, besides the phase, by which live memory is divided.
 _OWNER_COLUMNS = {
     "operation": ["operation", "outer_operation"],
     "module": ["module"],
     "frame": ["python_frame"],
     "phase": [],
 }
-#: Of the largest peak: the host of a job on GPUs allocates a few bytes.
+#: Devices whose peak is a smaller share of the largest peak are left out. In a job on GPUs, for
+#: example, the CPU allocates a few bytes.
 _MIN_SHARE_OF_PEAK = 0.01
 _TABLES_OF_DEVICE = ("memory_by_operation", "memory_largest")
 
@@ -125,9 +126,9 @@ def _device_blocks(
 
 
 def _alive_by_owner(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return the table `memory_at_peak`, summed by some of its columns, the largest first."""
+    """Sum the table `memory_at_peak` by some of its columns; the largest sum comes first."""
     names = table[columns].replace("", "(none)")
-    # What the trace did not see allocated.
+    # Memory whose allocation is not in the trace has a name such as "(before the recording)".
     is_special = table["operation"].str.startswith("(")
     last = columns[-1]
     names[last] = names[last].mask(is_special, table["operation"])
@@ -138,7 +139,7 @@ def _alive_by_owner(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def _peak_sentence(peak: Mapping[Any, Any]) -> str:
-    """Return what a row of `memory_peaks` says."""
+    """Return the sentence for a row of `memory_peaks`."""
     from tracelens_ext.report.html_figures import bytes_text
 
     def size(column: str) -> str:

@@ -1,4 +1,4 @@
-"""`tracelens-ext nsys stats`: GPU time by class of kernel, of Nsight Systems tables or traces."""
+"""`tracelens-ext nsys stats`: sums the GPU time of Nsight Systems data by kernel class."""
 
 from __future__ import annotations
 
@@ -108,13 +108,17 @@ class InputOptions:
     ] = None
 
     def input_spec(self) -> InputSpec:
-        """Return the input as the analysis takes it."""
+        """Return the input in the form that the analysis takes."""
         from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
 
         return InputSpec(**vars(self))
 
     def check(self) -> None:
-        """Check that the options go together."""
+        """Check that the options fit together.
+
+        Raises:
+            UsageError: they do not.
+        """
         names = given_options(self)
         if self.trace is not None:
             tables = [name for name in names if name in _TABLE_OPTIONS]
@@ -203,14 +207,14 @@ def stats(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What is to be summed, and how."""
+    """The inputs to sum, and the classes of kernels."""
 
     specs: Sequence[InputSpec]
     classifier: Classifier
 
 
 def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
-    """Return the inputs of the options, or of a file that says all about them."""
+    """Return the inputs that the options name, or that a configuration file describes."""
     from tracelens_ext.analysis.nsys_statistics.configuration import (
         load_class_map,
         load_configuration,
@@ -241,7 +245,7 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
 
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
-    """Return the files to write."""
+    """Return the files and folders to write, with their formats."""
     looks_like_file = csv is not None and csv.suffix.lower() == ".csv"
     if csv is not None and looks_like_file and not csv.is_dir():
         raise UsageError(
@@ -259,18 +263,19 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
 
 @dataclass(frozen=True)
 class _Results:
-    """What was computed."""
+    """The statistics of all inputs, and the errors of those that failed."""
 
-    #: heading and statistics of each input
+    #: the heading and the statistics of each input that could be read
     statistics: list[tuple[str, ClassStatistics]] = field(default_factory=list)
-    #: what is wrong with the inputs that have none
+    #: an error message for each other input
     problems: list[str] = field(default_factory=list)
 
 
 def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
     """Return the statistics of each input.
 
-    Doubts, and all problems but that of a single input, are told on standard error.
+    Warnings go to standard error, and so do errors of inputs. Only the error of a single input is
+    raised.
     """
     from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
     from tracelens_ext.cli.named_traces import check_files

@@ -1,4 +1,4 @@
-"""`tracelens-ext phases`: prefill and decode of a serving engine, its slowest steps, its layers."""
+"""`tracelens-ext phases`: shows prefill and decode, the slowest steps, and the layers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def phases(
     from tracelens_ext.cli.messages import show_plugin_problems
 
     own = tuple(phase or ())
-    parse_user_phases(own)  # raises before a trace is read, which may take long
+    parse_user_phases(own)  # fails before minutes are spent on reading a trace
     analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
@@ -115,7 +115,7 @@ def phases(
 
 
 def _blocks(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Block]:
-    """Yield what is shown of the tables that there are."""
+    """Yield the blocks for the tables that the trace has."""
     if "phases" in tables:
         phase_table = tables["phases"]
         yield Part(title="Phases", frame=phase_table, columns=_PHASE_COLUMNS)
@@ -130,7 +130,7 @@ def _blocks(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Block]:
 
 
 def _by_category(phase_table: pd.DataFrame) -> Part:
-    """Return the times of categories, a row each, the phases in columns."""
+    """Return a table with a row for each category and a column for each phase."""
     times = phase_table.set_index("phase").filter(regex="(?<!^roofline)_time_ms$").T
     times = times.rename(index=lambda name: str(name).removesuffix("_time_ms"))
     times = times.add_suffix("_ms").rename_axis("category").reset_index()
@@ -138,7 +138,7 @@ def _by_category(phase_table: pd.DataFrame) -> Part:
 
 
 def _layer_parts(tables: Mapping[str, pd.DataFrame], _: Console) -> Iterator[Part]:
-    """Yield the odd layers, or all, and the kernels of one."""
+    """Yield the outliers among the layers, or all layers, and the kernels of one layer."""
     layers = tables["layers"]
     odd = layers[layers["odd"] != ""]
     if len(odd):
@@ -151,7 +151,7 @@ def _layer_parts(tables: Mapping[str, pd.DataFrame], _: Console) -> Iterator[Par
         )
     if "layer_kernels" not in tables:
         return
-    # The layer that the phase with the longest layers has most of.
+    # The most frequent kind of layer in the phase with the longest layers.
     kernels = tables["layer_kernels"]
     total = kernels["avg_duration_us"] * kernels["layers"]
     sums = total.groupby([kernels["phase"], kernels["kind"]]).sum()

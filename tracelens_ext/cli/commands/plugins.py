@@ -1,4 +1,4 @@
-"""`tracelens-ext plugins`: what is installed, and the skeleton of a new plugin."""
+"""`tracelens-ext plugins`: lists the installed plugins, or writes the skeleton of a new one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_plugins(
 
 
 def _lines(status: PluginStatus) -> Iterator[str]:
-    """Yield all about a plugin."""
+    """Yield the lines about a plugin."""
     plugin = status.plugin
     state = "ok"
     if status.problems and status.works:

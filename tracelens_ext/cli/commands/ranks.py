@@ -1,4 +1,4 @@
-"""`tracelens-ext ranks`: what the results of `fleet`, or dumps of the flight recorder, say."""
+"""`tracelens-ext ranks`: shows slow ranks, slow links and hangs of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.text import counted
 
-#: Traces beside dumps are analyzed in this process if they are no larger together.
+#: Traces beside dumps are analyzed in this process if all of them together are not larger.
 _SMALL_BYTES = 20 * 10**6
 _CALL_COLUMNS = (
     "call",
@@ -96,15 +96,17 @@ def ranks(
 
 @dataclass
 class _Sources:
-    """What the arguments name."""
+    """The inputs that the arguments name."""
 
     dumps: list[Path] = field(default_factory=list)
-    results: str = ""  #: the folder of the results of a fleet; empty for none
-    traces: list[Path] = field(default_factory=list)  #: those that lie beside dumps
+    results: str = ""  #: folder with the results of a fleet; empty if there is none
+    traces: list[Path] = field(
+        default_factory=list
+    )  #: traces that are in a folder with dumps
 
 
 def _sources(arguments: Sequence[str]) -> _Sources:
-    """Tell dumps from the results of a fleet.
+    """Find out which arguments are dumps and which are results of a fleet.
 
     Raises:
         UsageError: results of several fleets are named.
@@ -130,7 +132,7 @@ def _sources(arguments: Sequence[str]) -> _Sources:
 
 
 def _add_files(sources: _Sources, path: Path) -> bool:
-    """Add the dumps, and the traces beside them, that a path names; return whether it names any."""
+    """Add the dumps of a path, and the traces beside them; return False if it has no dumps."""
     from tracelens_ext.distributed.flight_recorder.dumps import dumps_in, may_be_dump
     from tracelens_ext.trace_files import is_trace_name, traces_in
 
@@ -146,12 +148,12 @@ def _add_files(sources: _Sources, path: Path) -> bool:
     if is_trace_name(path.name) and not may_be_dump(path):
         sources.traces.append(path)
     else:
-        sources.dumps.append(path)  # its reader says if it is none
+        sources.dumps.append(path)  # the reader reports it if this is not a dump
     return True
 
 
 def _check_results(folder: Path) -> None:
-    """Say what to do first if a folder of this machine has no results of a fleet.
+    """Check that a folder of this machine has results of a fleet; the error says what to do first.
 
     Raises:
         UsageError: it holds traces.
@@ -178,7 +180,7 @@ def _check_results(folder: Path) -> None:
 
 
 def _tables_of_results(results: str) -> tuple[dict[str, pd.DataFrame], str]:
-    """Return the tables of a fleet, and the URL of its folder."""
+    """Return the tables of a fleet, and the URL of the folder with its results."""
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
@@ -193,7 +195,7 @@ def _tables_of_results(results: str) -> tuple[dict[str, pd.DataFrame], str]:
 def _tables_of_traces(
     traces: Sequence[Path],
 ) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Analyze the traces beside dumps; return their tables, none if that failed, and notes."""
+    """Analyze the traces beside dumps. Return their tables and notes; no tables if that failed."""
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     try:
@@ -270,7 +272,7 @@ def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
 
 
 def _dump_blocks(tables: dict[str, pd.DataFrame], top: int) -> Iterator[Block]:
-    """Yield verdicts, the calls that they are about, how far each rank is, and the last calls."""
+    """Yield the blocks: verdicts, the calls concerned, the progress of each rank, last calls."""
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
 
     if len(tables["verdicts"]):

@@ -1,4 +1,4 @@
-"""`tracelens-ext record`: a program in; traces of a few iterations of it, and their report, out."""
+"""`tracelens-ext record`: runs a program, records a few of its iterations, and reports on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tracelens_ext.recorder.program import Ended
     from tracelens_ext.recorder.summary import RecordingSummary
 
-#: What a recording leaves in its folder, beside the reports.
+#: The files of a recording in its folder, besides the reports.
 _RECORDINGS = (
     "rank*.pt.trace.json.gz",
     "rank*.memory.pickle",
@@ -48,9 +48,10 @@ _RECORDINGS = (
 )
 _WORKBOOK = "report.xlsx"
 _PAGE = "report.html"
-#: Reports of recordings, which go with them.
+#: The reports in that folder, which are replaced together with the recording.
 _REPORTS = (_WORKBOOK, _PAGE, "*_perf_report.xlsx", "*_perf_report.html")
-#: What typer exits with for Ctrl-C, which the command line takes for one of its own.
+#: The exit code of typer after a Ctrl-C. If the program exits with it, `typer.Exit` would look like
+#: a Ctrl-C of this command.
 _INTERRUPTED = 130
 
 
@@ -194,7 +195,7 @@ def record(
 def _checked_steps_by(
     steps_by: StepsBy, after: str | None, for_time: str | None
 ) -> StepsBy:
-    """Return what ends an iteration: nothing if times are given."""
+    """Return what ends an iteration; `time` if `--after` or `--for` is given."""
     if after is None and for_time is None:
         return steps_by
     if steps_by not in (StepsBy.auto, StepsBy.time):
@@ -205,7 +206,7 @@ def _checked_steps_by(
 
 
 def _output_folder(output: Path | None, *, force: bool) -> Path:
-    """Return the folder of the recording, without one from before."""
+    """Return the folder for the recording, after removing an earlier one if that is allowed."""
     if output is None:
         now = datetime.now().astimezone()
         return Path(f"tracelens-{now:%Y%m%d-%H%M%S}")
@@ -224,7 +225,7 @@ def _output_folder(output: Path | None, *, force: bool) -> Path:
 
 
 def _files_in(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files of a folder whose names fit one of some patterns."""
+    """Return the files in a folder whose names match one of the patterns."""
     paths: list[Path] = []
     for pattern in patterns:
         paths += folder.glob(pattern)
@@ -233,7 +234,7 @@ def _files_in(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class _RecordRun:
-    """One call of the command."""
+    """One run of the command."""
 
     command: Sequence[str]
     folder: Path
@@ -244,7 +245,7 @@ class _RecordRun:
         raise NotImplementedError
 
     def _tell_end(self, ended: Ended, sentences: Sequence[str]) -> None:
-        """Say why the program could not be started, else what became of the recording."""
+        """Print why the program could not be started, or else what was recorded."""
         if ended.problem:
             tell(ended.problem)
             return
@@ -252,7 +253,7 @@ class _RecordRun:
             tell(sentence)
 
     def _report_on_each(self, traces: Sequence[Path]) -> None:
-        """Report on one trace, or on each of several by itself."""
+        """Report on one trace, or on each of several traces, into the folder of the recording."""
         if len(traces) == 1:
             workbook = self.folder / _WORKBOOK
             page = self.folder / _PAGE
@@ -263,7 +264,7 @@ class _RecordRun:
     def _report_on_traces(
         self, traces: Sequence[Path], workbook: Path, page: Path
     ) -> None:
-        """Report on one trace, or on each of several."""
+        """Report on traces, as `report` does with these outputs."""
         from tracelens_ext.cli.commands.report import report
 
         html = str(page) if _writes_pages() else None
@@ -308,7 +309,7 @@ class _HookedRun(_RecordRun):
         return ended.exit_code
 
     def _report(self, summary: RecordingSummary) -> None:
-        """Report on the traces: on all ranks of a job together."""
+        """Report on the traces; if they are the ranks of one job, together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
         if summary.is_part_of_job():
             # Other nodes write into the same folder.
@@ -319,7 +320,7 @@ class _HookedRun(_RecordRun):
             self._report_on_each(traces)
 
     def _report_on_job(self, traces: Sequence[Path], summary: RecordingSummary) -> None:
-        """Report on all ranks of a job."""
+        """Report on all ranks of a job together, as `fleet` does."""
         from tracelens_ext.cli.commands.fleet import fleet_blocks, fleet_report
         from tracelens_ext.distributed import run_fleet
 
@@ -338,7 +339,7 @@ class _HookedRun(_RecordRun):
 
 @dataclass(frozen=True)
 class _ProfiledRun(_RecordRun):
-    """A run under a profiler of the vendor of the GPU."""
+    """A run under a profiler of the GPU's vendor."""
 
     profiler: OtherProfiler
     program: str  #: the path of the profiler
@@ -386,15 +387,15 @@ def _remove_if_empty(folder: Path) -> None:
 
 @contextmanager
 def _reporting() -> Iterator[None]:
-    """Report on standard error, as standard output is the program's.
+    """Send the report to standard error, as standard output belongs to the program.
 
-    Whatever fails does not change the exit code.
+    Errors of the report are printed. The exit code remains that of the program.
     """
     try:
         with redirect_stdout(sys.stderr):
             yield
     except typer.Exit:
-        pass  # a report that said why it is not complete
+        pass  # the report has printed what is incomplete
     except TracelensError as error:
         tell(str(error))
     except Exception as error:
@@ -406,7 +407,7 @@ def _reporting() -> Iterator[None]:
 
 
 def _writes_pages() -> bool:
-    """Return whether pages can be written here; if not, say what they need."""
+    """Return whether HTML pages can be written; if not, print what is missing."""
     try:
         writing.require_format(writing.PAGE)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""`tracelens-ext report`: traces in; a report of each, and a summary on the terminal, out."""
+"""`tracelens-ext report`: writes a report of each trace, and prints a summary."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Measurement
     from tracelens_ext.settings import Progress, ReadingOptions
 
-#: Facts that are worth a line above the tables.
+#: The facts that the screen shows above the tables.
 _HEADLINES = (
     ("Trace",)
     + FIRST_FACTS
     + ("Duration (ms)", "Set by one event", "Devices", "Rank", "Events dropped")
 )
-#: Column of the table of several traces → row of the timeline.
+#: Column of the table of several traces → row of `gpu_timeline`.
 _SHARES = {
     "busy_percent": "busy_time",
     "computation_percent": "computation_time",
@@ -125,18 +125,18 @@ def report(
 
 @dataclass(frozen=True)
 class _TraceResult:
-    """What became of one trace."""
+    """The outcome of one trace."""
 
     report: Report
-    blocks: list[Block]  #: what the terminal shows of it
+    blocks: list[Block]  #: what the terminal shows
     written: list[Path]
-    problems: list[str]  #: what was left out
-    measurement: Measurement | None = None  #: for a comparison
+    problems: list[str]  #: messages about parts that were left out
+    measurement: Measurement | None = None  #: the measurement for a comparison
 
 
 @dataclass(frozen=True)
 class _SummaryResult:
-    """What became of one trace among several."""
+    """The outcome of one trace among several."""
 
     row: dict[str, object]
     written: list[Path]
@@ -146,7 +146,7 @@ class _SummaryResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReportRun:
-    """One call of the command."""
+    """One run of the command."""
 
     outputs: OutputOptions
     source_url: str
@@ -173,7 +173,7 @@ class _ReportRun:
             raise UsageError("--total only affects the comparison; add --compare")
 
     def report_on_all(self, arguments: Sequence[str]) -> int:
-        """Report on all traces, and return how many could not be."""
+        """Report on all traces, and return how many failed."""
         from tracelens_ext.cli.named_traces import (
             check_files,
             find_traces,
@@ -214,7 +214,7 @@ class _ReportRun:
             tell_written(result.written)
 
     def _report_on_ranks(self, trace: Path, ranks: Sequence[int]) -> None:
-        """Report on each of the ranks that were merged into a file."""
+        """Report on each of the ranks in a merged file."""
         from tracelens_ext.cli.messages import show_problems
 
         names = [with_rank(trace, rank) for rank in ranks]
@@ -241,7 +241,7 @@ class _ReportRun:
     def _report_on_several(
         self, traces: Sequence[Path], problems: Sequence[TraceError]
     ) -> int:
-        """Report on several traces, whatever becomes of each; return how many could not be."""
+        """Report on several traces, even if some fail, and return how many failed."""
         from tracelens_ext.cli.messages import show_problems, tell_errors
         from tracelens_ext.cli.parallel import each_trace
 
@@ -284,7 +284,7 @@ class _ReportRun:
         reading: ReadingOptions,
         progress: Progress | None,
     ) -> _SummaryResult:
-        """Report on one trace of several, and return a row about it; the work of a process."""
+        """Report on one of several traces, and summarize it. This is the task of a worker."""
         run = replace(self, analysis=replace(self.analysis, reading=reading))
         result = run.analyze(trace, places, inputs, progress)
         return _SummaryResult(
@@ -311,7 +311,7 @@ class _ReportRun:
         return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
     def _row_commands(self, perf_report: Report) -> Mapping[str, RowCommand]:
-        """Return the commands for rows, which name the rank of a file with several."""
+        """Return the commands for rows; of a file with several ranks, they name the rank."""
         rank = self.analysis.reading.rank
         if rank is None:
             return perf_report.row_commands
@@ -384,7 +384,7 @@ class _ReportRun:
     def _compare(
         self, traces: Sequence[Path], measurements: Sequence[Measurement | None]
     ) -> bool:
-        """Write and show the comparison; return whether there is one."""
+        """Write and show the comparison, and return whether there is one."""
         from tracelens_ext.cli.comparison_blocks import comparison_blocks
         from tracelens_ext.cli.outputs import check_outputs, write_outputs
         from tracelens_ext.compare.comparison import compare
@@ -421,7 +421,7 @@ class _ReportRun:
 
 
 def _blocks(report: Report, top: int) -> Iterator[Block]:
-    """Yield headlines, timeline, findings, categories and top kernels."""
+    """Yield the blocks: headlines, timeline, findings, categories and top kernels."""
     facts = dict(report.facts)
     for label in _HEADLINES:
         value = facts.get(label)
@@ -450,7 +450,7 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
-    """Return what is shown of one report among several: total and busy time, what it went to."""
+    """Return the row of one report among several: total time, busy time, and their shares."""
     row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
     timeline = report.sheets.get("gpu_timeline")
     if timeline is not None and len(timeline):
@@ -481,7 +481,7 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
 
 
 def _coverage_notes(facts: Mapping[str, object]) -> list[str]:
-    """Return how much of the GPU time has no launch, and no category."""
+    """Return sentences about the GPU time without a launch, and without a category."""
     if not facts.get("GPU events"):
         return []
     notes = []

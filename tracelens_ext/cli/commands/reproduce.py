@@ -1,4 +1,4 @@
-"""`tracelens-ext reproduce`: a script that runs operations of a trace alone."""
+"""`tracelens-ext reproduce`: writes a script that runs operations of a trace in isolation."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def reproduce(
 
 
 def _check_traces(traces: list[Path], *, compare: bool) -> None:
-    """Check that as many traces are given as there must be."""
+    """Check that the number of traces fits the options."""
     if compare and len(traces) != 2:
         raise UsageError(f"--compare needs two traces, not {len(traces)}")
     if not compare and len(traces) != 1:
@@ -190,7 +190,7 @@ def _changed_operations(
 
 
 def _write(reproduction: Reproduction, output: Path) -> None:
-    """Write the script, and say what it does not run."""
+    """Write the script, and print what it does not run."""
     from tracelens_ext.reproduce.script import refusal_sentences
 
     for sentence in refusal_sentences(reproduction.refusals):

@@ -1,4 +1,4 @@
-"""`tracelens-ext roofline`: how good each operation is, and how many milliseconds are lost."""
+"""`tracelens-ext roofline`: shows how far each operation is from the hardware limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Sort = Literal["lost", "time", "percent", "count"]
 
 @dataclass(frozen=True)
 class _RowOrder:
-    """An order of operations."""
+    """A way to sort operations."""
 
     column: str
     title: str
@@ -64,7 +64,7 @@ _HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls
 _RULE_WIDTH = 79
 _INDENT = " " * 12
 _MIN_NAME_WIDTH = 16
-#: A fact that the screen says in a sentence of its own.
+#: The fact that the screen shows in a sentence instead.
 _MODELED = "GPU time modeled (%)"
 
 
@@ -165,7 +165,7 @@ def _sorted(operations: pd.DataFrame, sort: Sort) -> pd.DataFrame:
 
 
 def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
-    """Return the operations of one family, in any case of letters; None for all."""
+    """Return the operations of a family, regardless of case; all operations for None."""
     if family is None:
         return operations
     families = operations["family"].fillna("")
@@ -179,7 +179,7 @@ def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
 
 
 def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
-    """Yield the first iterations; the model FLOPs utilization where it is known."""
+    """Yield the first iterations, with the model FLOPs utilization if it is known."""
     shown_steps = steps
     if not steps["mfu_percent"].notna().any():
         shown_steps = steps.drop(columns="mfu_percent")
@@ -192,7 +192,7 @@ def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
 def _operation_lines(
     rows: Sequence[RooflineRow], title: str, console: Console
 ) -> list[str]:
-    """Return operations, each in three lines at most: numbers, shapes, why it is slow."""
+    """Return at most three lines for each operation: numbers, shapes, why it is slow."""
     from tracelens_ext.roofline.summary import shape_text
 
     if not rows:
@@ -212,7 +212,7 @@ def _operation_lines(
 
 
 def _number_line(row: RooflineRow, width: int) -> str:
-    """Return the numbers of an operation, and its name."""
+    """Return the line with the numbers and the name of an operation."""
     from tracelens_ext.report.tables.short_names import cut_middle
     from tracelens_ext.report.terminal import LONGEST_NAME, name_text
     from tracelens_ext.trace import NS_PER_MS

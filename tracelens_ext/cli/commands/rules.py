@@ -1,4 +1,4 @@
-"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels."""
+"""`tracelens-ext rules`: lists and checks the rules, and drafts rules for unknown kernels."""
 
 from __future__ import annotations
 
@@ -66,7 +66,11 @@ def list_rules(
 def _chosen_rows(
     rows: Sequence[dict[str, Any]], *, category: str | None, pack: str | None
 ) -> list[dict[str, Any]]:
-    """Return the rules of a category and a pack; names that do not exist are refused."""
+    """Return the rules of a category and a pack.
+
+    Raises:
+        UsageError: there is no such category or pack.
+    """
     wanted = {}
     if category is not None:
         wanted["category"] = category
@@ -80,7 +84,7 @@ def _chosen_rows(
 
 
 def _show_rules(rows: Sequence[dict[str, Any]]) -> None:
-    """Print rules as a table, with the columns that have room."""
+    """Print rules as a table, with the columns that fit."""
     from tracelens_ext.report.terminal import frame_table
 
     screen = console()
@@ -153,7 +157,7 @@ def check(
 
 
 def _counts(packs: Sequence[BoundPack]) -> str:
-    """Return how much was checked, in words."""
+    """Return a sentence that says how much was checked."""
     rules = [rule for bound in packs for rule in bound.pack.rules]
     examples = sum(len(rule.examples) + len(rule.not_examples) for rule in rules)
     return f"{len(packs)} packs, {len(rules)} rules, {examples} examples"
@@ -203,7 +207,7 @@ def suggest(
 
 
 def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
-    """Return all about a rule."""
+    """Return the row of a rule."""
     return {
         "rule": bound.pack.rule_id(rule),
         "category": rule.category,
@@ -220,7 +224,7 @@ def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, known_names: Iterable[str], refusal: str) -> None:
-    """Raise when nothing is called so, with what there is."""
+    """Raise an error that lists the known names if a name is not among them."""
     from difflib import get_close_matches
 
     names = sorted(known_names)
@@ -235,14 +239,14 @@ def _refuse_unknown(name: str, known_names: Iterable[str], refusal: str) -> None
 
 @dataclass(frozen=True)
 class _InstalledPacks:
-    """Rule packs, and the plugins that fail."""
+    """The installed rule packs, and the plugins that failed."""
 
     packs: list[BoundPack]
     problems: list[str]
 
 
 def _installed_packs() -> _InstalledPacks:
-    """Return every pack that is installed, chosen or not."""
+    """Return all installed packs, including those that only an option selects."""
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.choices import offered_packs
     from tracelens_ext.categorize.matcher import BoundPack

@@ -1,4 +1,4 @@
-"""`tracelens-ext sql`: the events of a trace, and the tables of its report, queried with SQL."""
+"""`tracelens-ext sql`: queries the events of a trace and the tables of its report with SQL."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def sql(
 
 
 def _print_schema() -> None:
-    """Print what can be asked: tables of events, then those of the report."""
+    """Print the tables that can be queried: those of events, then those of the report."""
     from tracelens_ext.export.database import OWN_NAMES, SCHEMA, tables_of_report
 
     typer.echo(SCHEMA.strip())

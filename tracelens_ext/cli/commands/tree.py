@@ -1,4 +1,4 @@
-"""`tracelens-ext tree`: the call tree with GPU time, or folded stacks for flame graphs."""
+"""`tracelens-ext tree`: prints the call tree with GPU time, or folded stacks for flame graphs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.analysis.idle_time.cpu_stacks import IdleStacks
-    from tracelens_ext.analysis.operations.tree_table import MergedTree
+    from tracelens_ext.analysis.operations.merged_tree import MergedTree
 
 _NS_PER_MS = 1e6
 _DEFAULT_MIN_PERCENT = 1.0
 _MIN_NAME_WIDTH = 24  # columns; deeper levels are told, not indented
-#: Characters that are printed, about.
+#: Longer outputs are cut at about this many characters.
 _MOST_PRINTED = 50_000_000
 
 
@@ -89,11 +89,8 @@ def tree(
     reading: GraphReadingFlags,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.analysis.operations.tree_table import (
-        folded_stacks,
-        merged_tree,
-        tree_rows,
-    )
+    from tracelens_ext.analysis.operations.merged_tree import merged_tree
+    from tracelens_ext.analysis.operations.tree_table import folded_stacks, tree_rows
     from tracelens_ext.categorize.user_patterns import user_pattern
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.report.terminal import safe_text
@@ -145,7 +142,7 @@ def tree(
 
 
 class _Shown(NamedTuple):
-    """What of a tree is printed, and how."""
+    """Which part of a tree is printed, and how."""
 
     depth: int | None
     min_percent: float | None
@@ -182,7 +179,7 @@ def _print_cpu_tree(trace: Path, analysis: AnalysisOptions, shown: _Shown) -> No
 
 
 def _cpu_tree_lines(stacks: IdleStacks, shown: _Shown) -> Iterator[str]:
-    """Yield the tree as text, a line a node, and what was left out."""
+    """Yield a line for each node of the tree, and a line about what was left out."""
     from tracelens_ext.report.tables.short_names import cut_middle
     from tracelens_ext.report.tables.units import fitting_unit
     from tracelens_ext.report.terminal import name_text
@@ -216,7 +213,7 @@ def _cpu_tree_lines(stacks: IdleStacks, shown: _Shown) -> Iterator[str]:
 
 
 def _busy_time(tree: MergedTree) -> str:
-    """Return the busy time of the GPU, in the unit that fits."""
+    """Return the busy time of the GPU in a suitable unit."""
     from tracelens_ext.report.tables.units import fitting_unit
 
     unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
@@ -226,7 +223,7 @@ def _busy_time(tree: MergedTree) -> str:
 def _tree_lines(
     tree: MergedTree, *, depth: int | None, min_percent: float, width: int
 ) -> Iterator[str]:
-    """Yield the tree as text, a line a node of at most so many columns, and what was left out."""
+    """Yield a line of limited width for each node, and a line about what was left out."""
     from tracelens_ext.report.tables.units import fitting_unit
 
     yield f"GPU busy time: {_busy_time(tree)}"
@@ -273,7 +270,7 @@ def _node_line(tree: MergedTree, node: int, numbers: str, width: int) -> str:
 
 
 def _indentation(depth: int, room: int) -> str:
-    """Return the blanks before a name; levels deeper than there is room for are told."""
+    """Return the indentation of a name; very deep levels are written as a number instead."""
     most = max(room // 2, 0)
     if depth <= most:
         return "  " * depth
@@ -281,7 +278,7 @@ def _indentation(depth: int, room: int) -> str:
 
 
 def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[str]:
-    """Return what of the tree is not shown, a sentence; none for nothing."""
+    """Return a sentence about the part of the tree that is not shown; empty if all is."""
     is_large = tree.kept(None, min_percent)
     small = int((~is_large).sum())
     deep = int((is_large & ~tree.kept(depth)).sum())

@@ -1,4 +1,4 @@
-"""`tracelens-ext what-if`: the wall time if something took longer or shorter, by a simulation."""
+"""`tracelens-ext what-if`: predicts the wall time if something took longer or shorter."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def what_if(
 
 
 def _blocks(simulation: Simulation, table: pd.DataFrame, top: int) -> Iterator[Block]:
-    """Yield what was simulated, the changes, and the critical path."""
+    """Yield the blocks: the simulation, the changes, and the critical path."""
     yield from simulation.lines()
     yield Part("WHAT IF", table.head(top))
 

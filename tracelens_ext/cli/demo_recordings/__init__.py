@@ -1,4 +1,4 @@
-"""Recordings that are shipped, so that everything can be tried with no GPU and no file.
+"""Recordings that come with the program, to try everything without a GPU.
 
 They were written by a simulator of a training job (`tests/support/simulated_job`): they have the
 structure of traces of PyTorch's profiler, and NVIDIA's or AMD's kernel names. One of the four ranks
@@ -17,7 +17,7 @@ from pathlib import Path
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.manifest import written_beside
 
-#: Ranks that are shipped of the NVIDIA job.
+#: The number of ranks of the NVIDIA job.
 RANKS = 4
 
 _MARKER = b'"tracelens_ext_demo":'
@@ -25,9 +25,12 @@ _LOOK_BYTES = 16384
 
 
 def copy_recording(name: str, target: Path) -> None:
-    """Write a shipped recording, such as ``nvidia``, ``nvidia_fixed`` or ``nvidia_rank0``.
+    """Write a demo recording, such as ``nvidia``, ``nvidia_fixed`` or ``nvidia_rank0``.
 
-    As JSON or, where the name ends in ``.json.gz``, compressed; another name is a `UsageError`.
+    It is JSON, compressed if the name of the file ends in ``.json.gz``.
+
+    Raises:
+        UsageError: the name of the file ends in neither ``.json`` nor ``.json.gz``.
     """
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The stages of a pipeline over time, one color for each kind of time."""
+"""The chart of pipeline stages over time, with one color for each kind of time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tracelens_ext.distributed.pipeline.times import (
     StageTimes,
     TimeKind,
 )
-from tracelens_ext.report.colors import ONE_COLOUR
+from tracelens_ext.report.colors import ONE_COLOR
 from tracelens_ext.report.html_figures import Figure, duration_text, spec_of, trace
 from tracelens_ext.trace import NS_PER_MS
 
 _COLORS = {
-    TimeKind.COMPUTATION: ONE_COLOUR,
+    TimeKind.COMPUTATION: ONE_COLOR,
     TimeKind.TRANSFER: "#e58a2b",
     TimeKind.WAIT_PREVIOUS: "#d1495b",
     TimeKind.WAIT_NEXT: "#8d6bc7",
@@ -37,16 +37,17 @@ _NAMES = {
     TimeKind.WARMUP: "warm-up",
     TimeKind.DRAIN: "drain",
 }
-#: Intervals of one kind with less than this part of the iteration in between are drawn as one.
+#: Intervals of one kind are drawn as one bar if the gap between them is below this share of the
+#: iteration.
 _SMALLEST_PART = 1 / 2000
-#: Bars of the chart; further iterations are left out.
+#: The largest number of bars and of iterations in the chart.
 _MAX_BARS = 6000
 _MAX_ITERATIONS = 3
 _MAX_ROWS_WITH_ALL_LABELS = 32
 
 
 def stage_timeline(job: PipelineJob) -> list[Figure]:
-    """Return the chart of the first replica's stages over time; none without a pipeline."""
+    """Return the chart of the stages of the first pipeline; an empty list if there is none."""
     iterations = _shown_iterations(job)
     if not iterations:
         return []
@@ -111,7 +112,7 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
 
 
 class _Bars:
-    """The bars of one kind of time and stage."""
+    """The bars of one kind of time of one stage: `base` and `length` in ms, and `stage`."""
 
     def __init__(self, intervals: Intervals, stage: int, start: int) -> None:
         self.base = (intervals.start - start) / NS_PER_MS
@@ -120,7 +121,7 @@ class _Bars:
 
 
 def _shown_iterations(job: PipelineJob) -> Sequence[PipelineIteration]:
-    """Return the first iterations of the first replica."""
+    """Return the first iterations of the first pipeline."""
     if not job.iterations:
         return []
     pipeline = job.iterations[0].pipeline
@@ -130,7 +131,7 @@ def _shown_iterations(job: PipelineJob) -> Sequence[PipelineIteration]:
 
 
 def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
-    """Return the bars of a kind; intervals close to one another are one bar."""
+    """Return the bars of a kind of time; intervals close to one another become one bar."""
     intervals = times.intervals[kind]
     if len(intervals.start):
         smallest = times.window * _SMALLEST_PART
@@ -150,7 +151,7 @@ def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
 
 
 def _title(iterations: Sequence[PipelineIteration]) -> str:
-    """Return what the chart shows."""
+    """Return the title of the chart: its ranks and iterations."""
     ranks = iterations[0].pipeline.ranks
     names = [iteration.iteration for iteration in iterations if iteration.iteration]
     shown = ""
@@ -161,7 +162,7 @@ def _title(iterations: Sequence[PipelineIteration]) -> str:
 
 
 def _summary(iterations: Sequence[PipelineIteration]) -> str:
-    """Return the schedule, its bubble, and the largest part of that, in words."""
+    """Return a sentence on the schedule, its bubble, and the largest part of the bubble."""
     schedule = iterations[0].schedule
     times = [times for iteration in iterations for times in iteration.times]
     window = sum(rank.window for rank in times)

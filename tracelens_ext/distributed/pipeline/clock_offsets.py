@@ -1,4 +1,8 @@
-"""How far the clocks of the ranks of a pipeline are apart, by the kernels that end together."""
+"""How far the clocks of the ranks of a pipeline are apart.
+
+The kernels of a send and its receive end together, so the difference of their recorded ends is the
+difference of two clocks.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import SEND
+from tracelens_ext.distributed.pipeline.sends_and_receives import SEND
 from tracelens_ext.distributed.pipeline.simultaneous_ends import SAME_END_NS
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 
-#: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
+#: An offset of two clocks is plausible if this share of their pairs of kernels ends together.
 _MIN_SHARE_OF_ENDS = 0.3
-#: Times of two clocks that are compared may be off by this.
+#: The recorded times of two clocks may be wrong by this, apart from their offset.
 _CLOCK_JITTER_NS = 20_000
 
 
@@ -43,14 +47,16 @@ def both_sides(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
-    """Return how far the clock of each rank is ahead of that of the lowest it is joined with, ns.
+    """Return how far the clock of each rank is ahead of the clock of its root, ns.
 
-    Most pairs of kernels end together. The offset of two clocks is where most of the differences
-    of their ends lie; it is followed from rank to rank, on the way with the smallest errors.
+    The root is the lowest rank among those that are joined with the rank by transfers, directly or
+    over other ranks. The offsets of pairs of ranks are added up from the root, along the pairs
+    whose offsets are most certain.
 
     Args:
         calls: sends and receives with `pair`.
     """
+    # rank → neighbor → the offset of the neighbor's clock
     neighbors: dict[int, dict[int, _Offset]] = {
         int(rank): {} for rank in calls["rank"].unique()
     }
@@ -64,7 +70,7 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
     offsets: dict[int, int] = {}
     for root in sorted(neighbors):
         if root not in offsets:
-            _follow(
+            _set_offsets_from(
                 root=root,
                 neighbors=neighbors,
                 offsets=offsets,
@@ -73,26 +79,26 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
 
 
 class _Offset(NamedTuple):
-    """How far one clock is ahead of another one."""
+    """The offset of two clocks: how far the second one is ahead of the first one."""
 
     ns: int
-    error: float  #: how wrong that may be, ns
+    error: float  #: how wrong the offset may be, ns
 
 
 class _Step(NamedTuple):
-    """A way to the clock of a rank; steps with small errors sort first."""
+    """A step from a rank with a known offset to a neighbor; steps with small errors sort first."""
 
-    error: float
-    rank: int
-    offset: int
+    error: float  #: of the offset between the two ranks, ns
+    rank: int  #: the neighbor
+    offset: int  #: of the neighbor from the root, ns
 
 
-def _follow(
+def _set_offsets_from(
     root: int, neighbors: Mapping[int, Mapping[int, _Offset]], offsets: dict[int, int]
 ) -> None:
-    """Set the offsets of a rank and of all that can be reached from it.
+    """Set the offset of a root, and of all ranks that transfers join with it, in `offsets`.
 
-    The next rank is always the one that the smallest error joins to those that are set.
+    The next rank is always the neighbor of a rank in `offsets` whose step has the smallest error.
     """
     steps = [_Step(error=0.0, rank=root, offset=0)]
     while steps:
@@ -141,10 +147,11 @@ def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
 def _clock_difference(pairs: pd.DataFrame) -> _Offset:
     """Return how far the second of two clocks is ahead.
 
-    The kernel of a batch ends with its last transfer, and the other kernels of its transfers may
-    end long before. So the most frequent difference of ends counts only if no kernel then ends
-    before its transfer can begin. If none is like that, the offset is in the middle of what is
-    possible.
+    The offset is the most frequent difference of ends that is also possible. Frequent differences
+    can be wrong for batches: the kernel of a batch ends with its last transfer, possibly long after
+    the other kernels of its earlier transfers. Such an offset is not possible if a kernel would end
+    before its transfer could begin. If no frequent difference is possible, the offset is the middle
+    of the possible ones.
 
     Args:
         pairs: the transfers between two ranks, of `_pairs_of_ranks`.
@@ -162,10 +169,15 @@ def _clock_difference(pairs: pd.DataFrame) -> _Offset:
 
 
 def _frequent_offsets(pairs: pd.DataFrame) -> list[int]:
-    """Return offsets with which many kernels end together, the most frequent first, ns."""
+    """Return the offsets with which many kernels end together, the most frequent first, ns.
+
+    Differences of ends within `SAME_END_NS` are one offset, their median. The densest group of
+    differences comes first; groups that overlap with it are dropped, and so on.
+    """
     ahead = whole_numbers(pairs, "end_high") - whole_numbers(pairs, "end_low")
     ordered = np.sort(ahead)
-    # From each difference on, those that are nearly the same: ordered[first:beyond].
+    # The group of each difference is that difference and all that are larger by at most
+    # SAME_END_NS: ordered[first:beyond].
     first = np.arange(len(ordered))
     beyond = np.searchsorted(
         ordered,
@@ -189,14 +201,14 @@ def _middle(values: Int64Array) -> int:
 
 
 class _PossibleOffsets(NamedTuple):
-    """Between which limits the offset of two clocks is, ns; infinite where nothing tells."""
+    """The limits of the offset of two clocks, ns; infinite for a limit that is not known."""
 
     lowest: float
     highest: float
 
     @property
     def is_limited(self) -> bool:
-        """True if both limits are known, and do not contradict each other."""
+        """True if both limits are known and do not contradict each other."""
         if self.lowest > self.highest:
             return False
         return bool(np.isfinite(self.lowest) and np.isfinite(self.highest))
@@ -207,25 +219,26 @@ class _PossibleOffsets(NamedTuple):
         return abs(self.highest - self.lowest) / 2
 
     def contains(self, offset: int) -> bool:
-        """Tell whether an offset is possible."""
+        """Tell whether an offset lies within the limits, apart from jitter."""
         lowest = self.lowest - _CLOCK_JITTER_NS
         highest = self.highest + _CLOCK_JITTER_NS
         return lowest <= offset <= highest
 
 
 def _possible_offsets(pairs: pd.DataFrame) -> _PossibleOffsets:
-    """Return the offsets with which no kernel ends before its transfer can begin.
+    """Return the limits of the offsets with which no kernel ends before its transfer can begin.
 
-    A receive never does. A send may be buffered, unless it is part of a batch.
+    A transfer can begin when the other kernel starts. Only a buffered send may end earlier, and
+    sends in batches are not buffered. So receives and batches set the limits.
     """
-    low_is_bound = pairs["is_batch"] | ~pairs["is_upward"]
-    high_is_bound = pairs["is_batch"] | pairs["is_upward"]
+    low_waits = pairs["is_batch"] | ~pairs["is_upward"]
+    high_waits = pairs["is_batch"] | pairs["is_upward"]
     until_end_of_low = pairs["start_high"] - pairs["end_low"]
     until_end_of_high = pairs["end_high"] - pairs["start_low"]
     lowest = -np.inf
     highest = np.inf
-    if low_is_bound.any():
-        lowest = float(until_end_of_low[low_is_bound].max())
-    if high_is_bound.any():
-        highest = float(until_end_of_high[high_is_bound].min())
+    if low_waits.any():
+        lowest = float(until_end_of_low[low_waits].max())
+    if high_waits.any():
+        highest = float(until_end_of_high[high_waits].min())
     return _PossibleOffsets(lowest, highest)

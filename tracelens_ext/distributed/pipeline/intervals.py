@@ -33,12 +33,12 @@ class Intervals(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How long they are together, ns."""
+        """The total length of all intervals, ns."""
         lengths = self.end - self.start
         return int(lengths.sum())
 
     def time_within(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return how much of each window they cover, ns, (n,)."""
+        """Return how much of each window the intervals cover, ns, (n,)."""
         time: Int64Array = covered(
             start=self.start,
             end=self.end,
@@ -48,21 +48,21 @@ class Intervals(NamedTuple):
         return time
 
     def selected(self, is_chosen: BoolArray) -> Intervals:
-        """Return some of them."""
+        """Return the intervals that a mask selects."""
         return Intervals(start=self.start[is_chosen], end=self.end[is_chosen])
 
     def not_empty(self) -> Intervals:
-        """Return those that have a length."""
+        """Return the intervals that are longer than 0 ns."""
         return self.selected(self.end > self.start)
 
     def in_order(self) -> Intervals:
-        """Return those that have a length, in order of start."""
+        """Return the intervals that are longer than 0 ns, in order of start."""
         parts = self.not_empty()
         order = np.argsort(parts.start, kind="stable")
         return Intervals(start=parts.start[order], end=parts.end[order])
 
     def clipped(self, start: int, end: int) -> Intervals:
-        """Return what of them lies in a window."""
+        """Return the parts of the intervals that lie in a window."""
         begins_before = self.start < end
         ends_after = self.end > start
         inside = self.selected(begins_before & ends_after)
@@ -72,17 +72,20 @@ class Intervals(NamedTuple):
         )
 
     def before(self, end: int) -> Intervals:
-        """Return what of them lies before an instant."""
+        """Return the parts of the intervals that lie before an instant."""
         return self.clipped(np.iinfo(np.int64).min, end)
 
     def without(self, others: Intervals) -> Intervals:
-        """Return what of them lies outside of others, which may overlap."""
-        apart = Intervals.joined(others.start, others.end)
+        """Return the parts of the intervals that lie outside other intervals.
+
+        The other intervals may overlap.
+        """
+        excluded = Intervals.joined(others.start, others.end)
         parts = outside(
             start=self.start,
             end=self.end,
-            first=apart.start,
-            last=apart.end,
+            first=excluded.start,
+            last=excluded.end,
         )
         return Intervals(start=parts.start, end=parts.end).not_empty()
 

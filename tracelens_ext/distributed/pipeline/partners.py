@@ -1,7 +1,7 @@
-"""Whom each send or receive of a pipeline is for, as a rank of the job.
+"""The partner of each send and receive of a pipeline, as a rank of the job.
 
-A trace may say it as a rank of the job or of the group, or not at all. A kernel whose partner is
-not recorded exchanges with the neighbor in its group that has a kernel with the same end.
+A trace may record the partner as a rank of the job, as a rank of the process group, or not at all.
+A partner that is not recorded is found by the ends of kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from tracelens_ext.distributed.peers import peers_in_job
-from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.simultaneous_ends import (
     nearest_ranks,
     peers_by_ends,
@@ -22,10 +22,11 @@ from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 
-#: Groups whose names say that they are none of a pipeline, and words that say the opposite.
+#: Names of process groups that belong to another kind of parallelism.
 _OTHER_GROUPS = (
     r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
 )
+#: Names of process groups that belong to a pipeline.
 PIPELINE_GROUPS = r"(?i)pipe|(?:^|[_\W])pp(?:$|[_\W])"
 _ORDER = ["rank", "launch", "start"]
 
@@ -52,7 +53,7 @@ def with_partners(
 
 
 def _of_pipeline_groups(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls of groups that may be a pipeline's, by their names."""
+    """Return the calls of process groups whose names do not exclude a pipeline."""
     names = calls["description"] + " " + calls["group_name"]
     is_other = names.str.contains(_OTHER_GROUPS)
     is_pipeline = names.str.contains(PIPELINE_GROUPS)
@@ -65,15 +66,16 @@ def _ordered(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return calls.sort_values(_ORDER, kind="stable", ignore_index=True)
 
 
-# What the trace says.
+# Recorded partners.
 
 
 def _with_assumed_groups(
     calls: pd.DataFrame, stages: Sequence[Sequence[int]]
 ) -> pd.DataFrame:
-    """Return the calls with a group for the sends and receives that record neither group nor peer.
+    """Return the calls with an assumed group for those that record neither group nor peer.
 
-    A replica of the named stages is such a group; without names, all ranks are one replica.
+    The ranks of each replica of the named stages become a group. If no stages are named, all ranks
+    become one group.
     """
     has_direction = calls["direction"].isin([SEND, RECEIVE])
     has_group = calls["group"] != ""
@@ -90,7 +92,7 @@ def _with_assumed_groups(
 
 
 def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls with their peers as ranks of the job."""
+    """Return the calls with `peer` as a rank of the job, NaN where it is not found."""
     parts = []
     for _, rows in calls.groupby(["group_name", "group"], sort=True):
         members = _members(rows["group"].iloc[0])
@@ -105,18 +107,18 @@ def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _members(text: str) -> list[int]:
-    """Return the ranks of a group; none where the trace lists only some of them."""
+    """Return the ranks of a group; an empty list if the trace lists only some of them."""
     if "..." in text:
         return []
     return numbers_in(text)
 
 
 def _with_recorded_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
-    """Return the calls of a group with the peers that the trace tells."""
+    """Return the calls of a group with the recorded peers as ranks of the job."""
     is_group_rank = rows["is_group_rank"]
     peer = rows["peer"]
     if not members:
-        # What counts in a group that is not known is not known either.
+        # A position in the group tells nothing if the ranks of the group are not known.
         peer = peer.where(~is_group_rank)
     peer = peers_in_job(
         peer=peer,
@@ -127,25 +129,31 @@ def _with_recorded_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame
     return rows.assign(peer=peer)
 
 
-# Batches that do not tell what they have.
+# Batches without a record of what is in them.
 
 
 def _with_batches(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls with a send and a receive for each batch that does not tell what it has."""
+    """Return the calls with a send and a receive in place of each kernel without a direction.
+
+    Such a kernel is a batch without records. Its partner is the rank among the possible ones that
+    has a kernel with the nearest end.
+    """
     has_direction = calls["direction"].isin([SEND, RECEIVE])
     batches = calls[~has_direction].assign(peer=np.nan)
     if not len(batches):
         return calls
     ends_of_rank = _ends_of_ranks(calls)
-    neighbors = _neighbors(calls)
+    possible_partners = _possible_partners(calls)
     for rank in sorted(set(batches["rank"])):
-        own = batches[batches["rank"] == rank]
-        ends_of_neighbor = {
-            neighbor: ends_of_rank[neighbor]
-            for neighbor in sorted(neighbors.get(rank, ()))
-            if neighbor in ends_of_rank
+        batches_of_rank = batches[batches["rank"] == rank]
+        ends_of_partner = {
+            partner: ends_of_rank[partner]
+            for partner in sorted(possible_partners.get(rank, ()))
+            if partner in ends_of_rank
         }
-        batches.loc[own.index, "peer"] = nearest_ranks(own, ends_of_neighbor)
+        batches.loc[batches_of_rank.index, "peer"] = nearest_ranks(
+            batches_of_rank, ends_of_partner
+        )
     sends = batches.assign(direction=SEND)
     receives = batches.assign(direction=RECEIVE)
     return _ordered([calls[has_direction], sends, receives])
@@ -161,19 +169,22 @@ def _ends_of_ranks(calls: pd.DataFrame) -> dict[int, Int64Array]:
     return ends
 
 
-def _neighbors(calls: pd.DataFrame) -> dict[int, set[int]]:
-    """Return the ranks that each rank may exchange with: peers, or neighbors in a group."""
-    neighbors: dict[int, set[int]] = {}
+def _possible_partners(calls: pd.DataFrame) -> dict[int, set[int]]:
+    """Return the ranks that each rank may exchange with.
+
+    They are the peers of its other calls, and its neighbors in groups with calls without a peer.
+    """
+    partners: dict[int, set[int]] = {}
 
     def join(first: int, second: int) -> None:
-        neighbors.setdefault(first, set()).add(second)
-        neighbors.setdefault(second, set()).add(first)
+        partners.setdefault(first, set()).add(second)
+        partners.setdefault(second, set()).add(first)
 
     has_peer = calls["peer"].notna()
-    known = calls.loc[has_peer, ["rank", "peer"]]
-    for row in table_rows(known.drop_duplicates()):
+    ranks_and_peers = calls.loc[has_peer, ["rank", "peer"]].drop_duplicates()
+    for row in table_rows(ranks_and_peers):
         join(int(row.rank), int(row.peer))
     for text in calls.loc[~has_peer, "group"].unique():
         for first, second in pairwise(numbers_in(text)):
             join(first, second)
-    return neighbors
+    return partners

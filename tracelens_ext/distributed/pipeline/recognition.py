@@ -1,4 +1,4 @@
-"""Which schedule a pipeline keeps, by the sends and receives of an iteration."""
+"""The schedule of a pipeline, recognized by the sends and receives of an iteration."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.schedules import Schedule, ScheduleKind
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.stages import Pipeline
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 
-#: Two sends with less computation in between are of one micro-batch.
+#: Two sends with less computation between them belong to one micro-batch.
 _MIN_COMPUTATION_NS = 1_000
-#: The share of a micro-batch's computation that the last stage still has after its last gradient,
-#: where gradients of weights are computed apart.
+#: In zero-bubble schedules, the last stage still computes gradients of weights after its last send:
+#: at least this share of the computation of a micro-batch.
 _MIN_LATE_COMPUTATION = 0.2
-#: A second chunk's forward pass takes at most so many times as long as the first one's.
+#: Two forward passes differ by at most this factor. Backward passes take longer.
 _SAME_WORK_FACTOR = 1.4
 _MAX_CHUNKS = 64
 
 
 class _Direction(NamedTuple):
-    """The transfers from one rank to another."""
+    """The micro-batches that one rank sends to another one."""
 
-    micro_batches: int  #: several tensors of one are counted once
-    #: of the sends, or of the receives where those show more, ns
-    starts: Int64Array
+    micro_batches: int  #: how many; several tensors of a micro-batch count once
+    starts: Int64Array  #: of the kernel with the first tensor of each micro-batch, ns
     ends: Int64Array
 
 
 @dataclass(frozen=True)
 class _Iteration:
-    """What a pipeline recorded of an iteration."""
+    """The recorded iteration of a pipeline."""
 
     pipeline: Pipeline
     calls: pd.DataFrame  #: of `match_transfers`
@@ -51,10 +50,11 @@ class _Iteration:
         return self.calls[is_of_rank & has_direction]
 
     def direction(self, source: int, target: int) -> _Direction:
-        """Return the transfers from one rank to another.
+        """Return the micro-batches that one rank sends to another one.
 
-        Sends that queue behind one another have no computation in between; their receives do. So
-        the side that shows more micro-batches counts.
+        They are counted by the computation between two sends, or between two receives. If sends
+        queue behind one another, no computation separates them, but it still separates their
+        receives. So the side with more micro-batches is right.
         """
         sends = self.calls_of(source, SEND)
         sends = sends[sends["target"] == target]
@@ -83,8 +83,8 @@ def recognize(
     """Return the schedule of an iteration.
 
     Args:
-        pipeline: whose ranks.
-        calls: of `match_transfers`, of the iteration.
+        pipeline: the pipeline.
+        calls: of `match_transfers`, only those of the iteration.
         computations: rank → its computation in the pipeline.
     """
     iteration = _Iteration(
@@ -135,7 +135,7 @@ def recognize(
 
 
 def _usual_count(directions: Sequence[_Direction]) -> int:
-    """Return the median number of micro-batches, links without traces left out."""
+    """Return the median number of micro-batches, without links that recorded none."""
     counts = [
         direction.micro_batches for direction in directions if direction.micro_batches
     ]
@@ -147,12 +147,12 @@ def _usual_count(directions: Sequence[_Direction]) -> int:
 def _micro_batches_of(
     calls: pd.DataFrame, instant: str, computation: Intervals | None
 ) -> _Direction:
-    """Return the micro-batches that one side of a link shows.
+    """Return the micro-batches of a link by the kernels of one of its two ranks.
 
     Args:
         calls: the sends, or the receives, of the link.
-        instant: the column before and after which the rank computes.
-        computation: of the rank; None if it has no trace.
+        instant: `start` to count by the computation before each kernel starts, or `end`.
+        computation: the computation of the rank; None if it has no trace.
     """
     kernels = _kernels_with_parts(calls)
     starts = whole_numbers(kernels, "start")
@@ -163,24 +163,24 @@ def _micro_batches_of(
             starts=starts,
             ends=ends,
         )
-    # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
-    # several, as two chunks of interleaved stages do.
+    # The smallest kernel has the tensors of one micro-batch. A kernel with a multiple of them sends
+    # several micro-batches at once: those of two chunks of interleaved stages.
     parts = whole_numbers(kernels, "parts")
-    passed_on = parts // parts.min()
+    count_in_kernel = parts // parts.min()
     is_first = np.ones(len(kernels), dtype=bool)
     if computation is not None:
         instants = whole_numbers(kernels, instant)
         computed = computation.time_within(instants[:-1], instants[1:])
         is_first[1:] = computed >= _MIN_COMPUTATION_NS
     return _Direction(
-        micro_batches=int(passed_on[is_first].sum()),
+        micro_batches=int(count_in_kernel[is_first].sum()),
         starts=starts[is_first],
         ends=ends[is_first],
     )
 
 
 def _kernels_with_parts(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each kernel, in order of start, with its number of calls as `parts`."""
+    """Return a row for each kernel, in order of start; `parts` is its number of these calls."""
     kernels = calls.groupby("kernel", sort=False)
     calls = calls.assign(parts=kernels["kernel"].transform("size"))
     first_calls = calls.drop_duplicates("kernel")
@@ -191,12 +191,15 @@ def _kernels_with_parts(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
-    """Return the schedule of a ring: all chunks but the last pass the wrap-around.
+    """Return the schedule of a ring of stages.
+
+    With m micro-batches and v chunks, a stage sends m v forward passes to the next stage, and the
+    last stage sends m (v - 1) to the first one. The last chunk of the last stage sends none.
 
     Args:
-        stages: how many there are.
-        forward: transfers from a stage to the next.
-        wrapped: transfers from the last stage to the first.
+        stages: the number of stages.
+        forward: the number of transfers from a stage to the next one.
+        wrapped: the number of transfers from the last stage to the first one.
     """
     micro_batches = max(forward - wrapped, 0)
     unknown = Schedule(
@@ -218,11 +221,11 @@ def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
 
 
 def _computes_two_chunks(iteration: _Iteration) -> bool:
-    """Tell whether the first of two stages sends on what it first receives.
+    """Tell whether the first of two stages runs the second chunk of what it first receives.
 
-    Of two stages the wrap-around is the same link. After its first receive, the first stage of an
-    interleaved schedule computes another forward pass and sends it; that of a plain one computes a
-    backward pass before the next forward pass.
+    With two stages, the last stage sends to the first one in every schedule. In an interleaved
+    schedule, the first stage computes another forward pass between its first receive and its next
+    send. In a plain schedule, it computes a backward pass before that, which takes longer.
     """
     rank = iteration.pipeline.ranks[0]
     computation = iteration.computations.get(rank)
@@ -244,11 +247,15 @@ def _computes_two_chunks(iteration: _Iteration) -> bool:
 
 
 def _interleaved_on_two_stages(iteration: _Iteration, transfers: int) -> Schedule:
-    """Return the interleaved schedule of two stages with so many transfers each way.
+    """Return the interleaved schedule of two stages.
 
-    A stage passes on m micro-batches 2 v - 1 times; m is a multiple of the number of stages. Where
-    several numbers of chunks v are possible, the passes before the first backward pass tell: there
-    are 2 v of them in the warm-up of the first stage, and one more before the first backward pass.
+    With v chunks, a stage sends each of m micro-batches 2 v - 1 times, and m is a multiple of the
+    number of stages. If several v are possible, the passes of the first stage before its first
+    backward pass decide: they are 2 v or 2 v + 1.
+
+    Args:
+        iteration: the recorded iteration.
+        transfers: the number of micro-batches that each stage sends to the other one.
     """
     possible = []
     for chunks in range(2, _MAX_CHUNKS):
@@ -279,9 +286,9 @@ def _interleaved_on_two_stages(iteration: _Iteration, transfers: int) -> Schedul
 
 
 def _first_forward_passes(iteration: _Iteration) -> int:
-    """Return how many passes of the first stage are as short as its first one, up to a longer one.
+    """Return the number of passes of the first stage before its first backward pass.
 
-    A pass ends with a send. Backward passes take longer than forward passes.
+    A pass ends with a send. A backward pass takes longer than the first pass.
     """
     rank = iteration.pipeline.ranks[0]
     computation = iteration.computations[rank]
@@ -296,23 +303,27 @@ def _first_forward_passes(iteration: _Iteration) -> int:
 def _kind_of_chain(
     stages: int, forward: _Direction, backward: _Direction, micro_batches: int
 ) -> ScheduleKind:
-    """Return the kind of schedule, by how many micro-batches the first stage has under way."""
-    passed_on = np.arange(len(forward.starts)) + 1
+    """Return the kind of schedule by the largest number of micro-batches that are under way.
+
+    A micro-batch is under way from the first stage's send until its gradient comes back. With 1F1B
+    it is at most one for each stage, with GPipe all micro-batches.
+    """
+    sent_count = np.arange(len(forward.starts)) + 1
     gradient_ends = np.sort(backward.ends)
-    returned = np.searchsorted(gradient_ends, forward.starts)
-    under_way = passed_on - returned
-    most = int(under_way.max(initial=0))
+    returned_count = np.searchsorted(gradient_ends, forward.starts)
+    under_way = sent_count - returned_count
+    most_under_way = int(under_way.max(initial=0))
+    # One less if a gradient arrives during the last forward pass of the warm-up.
     fewest_expected = min(stages - 1, micro_batches)
-    # A gradient may arrive while the last forward pass before it is computed.
-    if fewest_expected <= most <= stages:
+    if fewest_expected <= most_under_way <= stages:
         return ScheduleKind.ONE_FORWARD_ONE_BACKWARD
-    if most == micro_batches:
+    if most_under_way == micro_batches:
         return ScheduleKind.GPIPE
     return ScheduleKind.UNKNOWN
 
 
 def _has_late_work(iteration: _Iteration, micro_batches: int) -> bool:
-    """Tell whether the last stage computes after it has sent its last gradient."""
+    """Tell whether the last stage still computes gradients of weights after its last send."""
     rank = iteration.pipeline.ranks[-1]
     computation = iteration.computations.get(rank)
     sends = iteration.calls_of(rank, SEND)

@@ -1,7 +1,7 @@
-"""Schedules of pipelines: their ideal bubble, and how long an iteration with one lasts.
+"""Schedules of pipelines: their ideal bubbles, and a simulation of an iteration.
 
-With p stages, m micro-batches and v chunks of a stage, and stages that take equally long, the
-bubble is this share of an iteration:
+With p stages, m micro-batches and v chunks of a stage, the bubble is this share of an iteration if
+all stages take equally long:
 
 * 1F1B and GPipe: (p - 1) / (m + p - 1) (Huang et al., GPipe, 2019, section 2.3);
 * interleaved 1F1B: (p - 1) / (v m + p - 1) (Narayanan et al., Efficient Large-Scale Language Model
@@ -22,12 +22,12 @@ import numpy as np
 
 from tracelens_ext.trace import Float64Array
 
-#: The part of a micro-batch's computation that is its forward pass, where nothing tells.
+#: The assumed part of a micro-batch's computation that is its forward pass.
 _FORWARD_SHARE = 1 / 3
 
 
 class ScheduleKind(StrEnum):
-    """In which order stages do their work."""
+    """The order in which stages do their work."""
 
     ONE_FORWARD_ONE_BACKWARD = "1F1B"
     GPIPE = "GPipe"
@@ -39,23 +39,26 @@ class ScheduleKind(StrEnum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is known of the schedule of an iteration."""
+    """The schedule of an iteration."""
 
     kind: ScheduleKind
     stages: int
     micro_batches: int
-    chunks: int = 1  #: of a stage
+    chunks: int = 1  #: the parts of the model that each stage has
 
     @property
     def ideal_bubble_percent(self) -> float:
-        """The share of the bubble if all stages take equally long; NaN if it is not known."""
-        more_stages = self.stages - 1
+        """The bubble as a share of the iteration, if all stages take equally long.
+
+        It is NaN for an unknown schedule.
+        """
+        waiting_stages = self.stages - 1
         work = self.micro_batches * self.chunks
         if self.kind is ScheduleKind.UNKNOWN or not work:
             return np.nan
         if self.kind is ScheduleKind.ZERO_BUBBLE:
             work *= 3
-        return 100.0 * more_stages / (work + more_stages)
+        return 100.0 * waiting_stages / (work + waiting_stages)
 
     @property
     def forward_share(self) -> float:
@@ -70,7 +73,7 @@ class Schedule:
         if self.micro_batches == 0:
             return False
         if self.kind is ScheduleKind.INTERLEAVED:
-            # Stages take turns with groups of as many micro-batches as there are stages.
+            # Each chunk runs groups of as many micro-batches as there are stages.
             return self.micro_batches % self.stages == 0
         return self.kind in (
             ScheduleKind.ONE_FORWARD_ONE_BACKWARD,
@@ -83,7 +86,11 @@ class Schedule:
 
 
 class _Work(NamedTuple):
-    """A micro-batch at a place of the pipeline: chunk times stages, plus stage."""
+    """The forward or backward pass of a micro-batch through one chunk of one stage.
+
+    Activations pass through the places 0, 1, 2 and so on. With p stages, chunk c of stage s is
+    place c p + s.
+    """
 
     is_forward: bool
     micro_batch: int
@@ -95,17 +102,17 @@ def simulated_window(
 ) -> float:
     """Return how long an iteration would last, in the unit of the arguments.
 
-    A stage receives when it has done what comes before, and computes when the transfer is over;
-    sends do not hold it up. A forward pass takes a third of a micro-batch's computation.
+    A stage begins to receive when it has done its previous work, and computes when the transfer is
+    over. Sends do not hold it up. A forward pass takes a third of a micro-batch's computation.
 
     Args:
-        schedule: one that `can_be_simulated`.
-        computation: of each stage in the iteration, (p,).
-        transfer: how long one between each stage and the next takes, (p - 1,) or, for the
-            wrap-around too, (p,).
+        schedule: a schedule that `can_be_simulated`.
+        computation: the computation of each stage in the iteration, (p,).
+        transfer: the duration of a transfer between each stage and the next one, (p - 1,). If the
+            last stage sends to the first one, (p,).
 
     Raises:
-        ValueError: each stage waits for another one.
+        ValueError: all stages wait for one another.
     """
     run = _Run(
         schedule=schedule,
@@ -121,7 +128,7 @@ def simulated_window(
 
 
 class _Run:
-    """An iteration under way in a simulation."""
+    """A simulated iteration that is under way."""
 
     def __init__(
         self, schedule: Schedule, computation: Float64Array, transfer: Float64Array
@@ -134,9 +141,8 @@ class _Run:
         self._forward_share = schedule.forward_share
         self._remaining = [deque(work_order(schedule, stage)) for stage in stages]
         self._done_at: dict[_Work, float] = {}
-        self.free_at = [
-            0.0
-        ] * schedule.stages  #: when each stage has done its work so far
+        #: when each stage has done its work so far
+        self.free_at = [0.0] * schedule.stages
 
     @property
     def is_over(self) -> bool:
@@ -144,7 +150,7 @@ class _Run:
         return not any(self._remaining)
 
     def advance(self, stage: int) -> bool:
-        """Do the work of a stage until it has to wait; tell whether it did any."""
+        """Do the work of a stage until it has to wait; return whether it did any."""
         remaining = self._remaining[stage]
         has_worked = False
         while remaining:
@@ -159,7 +165,7 @@ class _Run:
         return has_worked
 
     def _start_of(self, work: _Work, stage: int) -> float | None:
-        """Return when some work can begin; None while what it needs is not done."""
+        """Return when a stage can begin some work; None if its input is not computed yet."""
         free = self.free_at[stage]
         places = self._schedule.stages * self._schedule.chunks
         needed = _needed(work, places)
@@ -184,7 +190,7 @@ class _Run:
 
 
 def _needed(work: _Work, places: int) -> _Work | None:
-    """Return the work at another stage that some work needs."""
+    """Return the work that produces the input of some work; None for the first of a direction."""
     if work.is_forward:
         if work.place == 0:
             return None
@@ -246,7 +252,7 @@ def work_order(schedule: Schedule, stage: int) -> list[_Work]:
 def _alternating(
     forward: Sequence[_Work], backward: Sequence[_Work], warmup: int
 ) -> list[_Work]:
-    """Return some forward work, then one forward and one backward in turn, then the rest."""
+    """Return the forward work of the warm-up, then forward and backward work in turn."""
     order = list(forward[:warmup])
     for number, work in enumerate(backward):
         order.extend(forward[number + warmup : number + warmup + 1])

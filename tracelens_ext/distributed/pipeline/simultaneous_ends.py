@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, Float64Array, Int64Array

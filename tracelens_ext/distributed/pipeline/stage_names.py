@@ -1,4 +1,4 @@
-"""The stages of a pipeline as a user names them."""
+"""The stages of a pipeline as the option `--pipeline-stages` names them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ _FORM = "give a number of stages, such as 4, or the ranks of each, such as 0-3/4
 
 @dataclass(frozen=True)
 class StageNames:
-    """Which ranks are the stages of a pipeline."""
+    """The ranks of each stage of a pipeline, or the number of stages."""
 
-    count: int = (
-        0  #: how many stages of consecutive ranks there are; 0 if they are listed
-    )
-    listed: tuple[tuple[int, ...], ...] = ()  #: the ranks of each stage
+    count: int = 0  #: the number of stages of consecutive ranks; 0 if ranks are listed
+    listed: tuple[tuple[int, ...], ...] = ()  #: the ranks of each stage, or empty
 
     @classmethod
     def of_text(cls, text: str) -> StageNames:
         """Return the stages that a text names: `4`, or `0-3/4-7`, or `0,2/1,3`.
 
         Raises:
-            UsageError: it has another form, or a rank is in two stages.
+            UsageError: the text has another form, or a rank is in two stages.
         """
         if _NUMBER.fullmatch(text):
             count = int(text)
@@ -45,13 +43,10 @@ class StageNames:
         return cls(listed=listed)
 
     def stages(self, ranks: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return the ranks of each stage.
+        """Return the ranks of each stage; empty if the ranks do not divide into the stages.
 
         Args:
-            ranks: those of the job, ascending.
-
-        Returns:
-            Nothing if they cannot be split into so many stages.
+            ranks: all ranks of the job, ascending.
         """
         if not self.count:
             return self.listed

@@ -1,7 +1,8 @@
-"""The stages of a pipeline: which ranks pass micro-batches on to which.
+"""The stages of a pipeline: which ranks pass micro-batches on, and in which order.
 
-Ranks that send to one another make a chain, or a ring where the last stage sends on to the next
-chunk of the first. The first transfer of an iteration comes from the first stage.
+Ranks that send to one another form a chain. They form a ring if the stages are interleaved: the
+last stage sends to the next chunk of the first stage. The first transfer of an iteration comes from
+the first stage.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import COMPUTATION, RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.activity import COMPUTATION
 from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.partners import PIPELINE_GROUPS
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.lazy import pd
 
-#: A stage computes at least so long between what it first receives and what it first sends.
+#: A stage computes at least this long after its first receive and before its first send.
 _MIN_COMPUTATION_NS = 1_000
-#: The shares of iterations that must look like a pipeline's.
+#: Ranks are a pipeline if at least this share of their iterations looks like one.
 _MIN_SHARE_OF_ITERATIONS = 0.5
 
 
@@ -30,8 +32,10 @@ _MIN_SHARE_OF_ITERATIONS = 0.5
 class Pipeline:
     """One replica of the model: a rank for each stage."""
 
-    ranks: tuple[int, ...]  #: by stage; some may have no trace
-    is_ring: bool  #: the last stage sends to the first, as interleaved schedules do
+    ranks: tuple[int, ...]  #: in the order of the stages; some may have no trace
+    is_ring: (
+        bool  #: true if the last stage sends to the first, as in interleaved schedules
+    )
 
     def stage_of(self, rank: int) -> int:
         """Return the stage of a rank."""
@@ -41,11 +45,11 @@ class Pipeline:
 def find_pipelines(
     calls: pd.DataFrame, activity_of: Callable[[Sequence[int]], pd.DataFrame]
 ) -> list[Pipeline]:
-    """Return the pipelines of a job; none if its sends are for something else.
+    """Return the pipelines of a job; an empty list if its sends have another purpose.
 
     Args:
         calls: of `match_transfers`.
-        activity_of: returns `pipeline_activity` of some ranks, on the common clock.
+        activity_of: a function that returns `pipeline_activity` of some ranks, on the common clock.
     """
     pipelines = []
     for ranks in _components(calls):
@@ -60,7 +64,7 @@ def find_pipelines(
             activity=activity_of(ranks),
         ):
             pipelines.append(pipeline)
-    # Pieces of a pipeline of which ranks are missing are told from whole ones by their length.
+    # If traces are missing, a pipeline may fall into pieces, which are shorter than whole ones.
     longest = max((len(pipeline.ranks) for pipeline in pipelines), default=0)
     return [pipeline for pipeline in pipelines if len(pipeline.ranks) == longest]
 
@@ -68,7 +72,7 @@ def find_pipelines(
 def named_pipelines(
     stages: Sequence[Sequence[int]], calls: pd.DataFrame
 ) -> list[Pipeline]:
-    """Return the pipelines whose stages are named.
+    """Return the pipelines with a rank in each of the named stages.
 
     Args:
         stages: the ranks of each stage.
@@ -91,7 +95,7 @@ def named_pipelines(
 
 
 def _wraps_around(calls: pd.DataFrame, chain: Sequence[int]) -> bool:
-    """Tell whether the last rank of a chain of three or more exchanges with the first."""
+    """Tell whether the last rank of a chain exchanges data with the first; false for two ranks."""
     if len(chain) < 3:
         return False
     ends = [chain[0], chain[-1]]
@@ -100,7 +104,7 @@ def _wraps_around(calls: pd.DataFrame, chain: Sequence[int]) -> bool:
 
 
 class _Link(NamedTuple):
-    """Two ranks, of which the first sends to the second."""
+    """A rank that sends, and the rank that it sends to."""
 
     source: int
     target: int
@@ -113,35 +117,38 @@ def _links(calls: pd.DataFrame) -> Iterator[_Link]:
 
 
 def _components(calls: pd.DataFrame) -> list[list[int]]:
-    """Return the ranks that are joined by transfers, each set ascending."""
-    root: dict[int, int] = {}
+    """Return the sets of ranks that transfers join, directly or over others; each set ascending.
 
-    def find(rank: int) -> int:
-        while root.setdefault(rank, rank) != rank:
-            root[rank] = root[root[rank]]
-            rank = root[rank]
+    The ranks of a set lead to its lowest rank, its root, over the links of `parent`.
+    """
+    parent: dict[int, int] = {}
+
+    def root_of(rank: int) -> int:
+        while parent.setdefault(rank, rank) != rank:
+            parent[rank] = parent[parent[rank]]  # shortens the way for later calls
+            rank = parent[rank]
         return rank
 
     for source, target in set(_links(calls)):
-        first = find(source)
-        second = find(target)
-        root[max(first, second)] = min(first, second)
-    members: dict[int, list[int]] = {}
-    for rank in sorted(root):
-        members.setdefault(find(rank), []).append(rank)
-    return [members[rank] for rank in sorted(members)]
+        source_root = root_of(source)
+        target_root = root_of(target)
+        parent[max(source_root, target_root)] = min(source_root, target_root)
+    ranks_of_root: dict[int, list[int]] = {}
+    for rank in sorted(parent):
+        ranks_of_root.setdefault(root_of(rank), []).append(rank)
+    return [ranks_of_root[root] for root in sorted(ranks_of_root)]
 
 
 @dataclass(frozen=True)
 class _Order:
-    """Ranks along a chain or a ring, in one of both directions."""
+    """Ranks along a chain or a ring; the direction of the pipeline is not known yet."""
 
     ranks: list[int]
     is_ring: bool
 
 
 def _order(calls: pd.DataFrame, ranks: Sequence[int]) -> _Order | None:
-    """Return the ranks along their chain or ring; None if they are neither."""
+    """Return the ranks in the order of their chain or ring; None if they form neither."""
     neighbors: dict[int, set[int]] = {rank: set() for rank in ranks}
     for source, target in set(_links(calls)):
         neighbors[source].add(target)
@@ -164,36 +171,40 @@ def _order(calls: pd.DataFrame, ranks: Sequence[int]) -> _Order | None:
 
 def _oriented(calls: pd.DataFrame, order: _Order) -> Pipeline:
     """Return the pipeline in the direction of its first transfers."""
-    first = list(_links(_first_transfers(calls)))
+    first_links = list(_links(_first_transfers(calls)))
     if order.is_ring:
-        ranks = _ring_in_direction(order.ranks, first)
+        ranks = _ring_in_direction(order.ranks, first_links)
     else:
-        ranks = _chain_in_direction(order.ranks, first)
+        ranks = _chain_in_direction(order.ranks, first_links)
     return Pipeline(tuple(ranks), order.is_ring)
 
 
-def _ring_in_direction(ranks: list[int], first: Sequence[_Link]) -> list[int]:
-    """Return the ranks of a ring from the source of most of the first transfers on."""
-    votes = Counter(first)
-    most = max(votes.values())
-    source, target = min(link for link in first if votes[link] == most)
-    place = ranks.index(source)
-    from_source = ranks[place:] + ranks[:place]
+def _ring_in_direction(ranks: list[int], first_links: Sequence[_Link]) -> list[int]:
+    """Return the ranks of a ring, beginning with the most frequent link of first transfers."""
+    count_of_link = Counter(first_links)
+    highest_count = max(count_of_link.values())
+    source, target = min(
+        link for link in first_links if count_of_link[link] == highest_count
+    )
+    position = ranks.index(source)
+    from_source = ranks[position:] + ranks[:position]
     if from_source[1] == target:
         return from_source
-    return from_source[:1] + from_source[:0:-1]
+    backward = from_source[:0:-1]
+    return [source] + backward
 
 
-def _chain_in_direction(ranks: list[int], first: Sequence[_Link]) -> list[int]:
+def _chain_in_direction(ranks: list[int], first_links: Sequence[_Link]) -> list[int]:
     """Return the ranks of a chain in the direction of most of the first transfers."""
-    forward = 0
-    for source, target in first:
-        is_forward = ranks.index(target) > ranks.index(source)
-        forward += 1 if is_forward else -1
+    forward_count = 0
+    for source, target in first_links:
+        if ranks.index(target) > ranks.index(source):
+            forward_count += 1
+    backward_count = len(first_links) - forward_count
     reversed_ranks = ranks[::-1]
-    if forward == 0:
+    if forward_count == backward_count:
         return min(ranks, reversed_ranks)
-    return ranks if forward > 0 else reversed_ranks
+    return ranks if forward_count > backward_count else reversed_ranks
 
 
 def _first_transfers(calls: pd.DataFrame) -> pd.DataFrame:
@@ -205,10 +216,10 @@ def _first_transfers(calls: pd.DataFrame) -> pd.DataFrame:
 def _is_pipeline(
     pipeline: Pipeline, calls: pd.DataFrame, activity: pd.DataFrame
 ) -> bool:
-    """Tell whether micro-batches pass along the ranks.
+    """Tell whether ranks pass micro-batches on.
 
-    Ring attention and other exchanges of neighbors send and receive at the same time, on all ranks
-    alike; a pipeline passes the first micro-batch from stage to stage, and computes in between.
+    In a pipeline, the first micro-batch goes from stage to stage, and each stage computes before it
+    sends. In ring attention and other exchanges of neighbors, all ranks send and receive at once.
     """
     looks_right = []
     for iteration, rows in calls.groupby("iteration", sort=True):
@@ -227,7 +238,10 @@ def _is_pipeline(
 
 
 def _has_purpose(pipeline: Pipeline, calls: pd.DataFrame) -> bool:
-    """Tell a pipeline from ranks that only pass data on: it sends gradients back, or says so."""
+    """Tell whether ranks send gradients back, or whether a process group is named a pipeline.
+
+    Ranks that only pass data on do neither.
+    """
     links = set(_links(calls))
     gradients = [_Link(later, earlier) for earlier, later in pairwise(pipeline.ranks)]
     if links.issuperset(gradients):
@@ -239,7 +253,10 @@ def _has_purpose(pipeline: Pipeline, calls: pd.DataFrame) -> bool:
 def _is_filled_in_order(
     pipeline: Pipeline, calls: pd.DataFrame, computation: pd.DataFrame
 ) -> bool:
-    """Tell whether each stage, but the first, receives, computes and then sends."""
+    """Tell whether each stage except the first one receives, then computes, and then sends.
+
+    Each stage must also receive later than the stage before it. Stages without a trace are skipped.
+    """
     previous_end: float = -np.inf
     for earlier, rank in pairwise(pipeline.ranks):
         calls_of_rank = calls[calls["rank"] == rank]

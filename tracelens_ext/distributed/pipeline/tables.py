@@ -25,9 +25,9 @@ from tracelens_ext.distributed.pipeline.transfers import match_transfers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
-#: The table of the stages.
+#: The name of the table.
 STAGES_TABLE = "pipeline_stages"
-#: Columns with times in ms, and their kinds.
+#: Column with a time in ms → the kind of the time.
 TIME_COLUMNS = {
     "computation_ms": TimeKind.COMPUTATION,
     "transfer_ms": TimeKind.TRANSFER,
@@ -49,18 +49,18 @@ _COLUMN_TYPES = {
 
 @dataclass(frozen=True)
 class PipelineIteration:
-    """An iteration of one replica."""
+    """An iteration of one pipeline."""
 
     pipeline: Pipeline
     iteration: str
     schedule: Schedule
     times: Sequence[StageTimes]  #: of the ranks that have traces
-    calls: pd.DataFrame  #: of `match_transfers`, of the iteration
+    calls: pd.DataFrame  #: of `match_transfers`, only those of the iteration
 
 
 @dataclass(frozen=True)
 class PipelineJob:
-    """All iterations of all replicas; none for a job without a pipeline."""
+    """All iterations of all pipelines of a job; a job without a pipeline has none."""
 
     iterations: Sequence[PipelineIteration] = field(default_factory=tuple)
 
@@ -74,7 +74,7 @@ class PipelineJob:
         return stages
 
     def table(self) -> pd.DataFrame:
-        """Return the table `pipeline_stages`."""
+        """Return the table `pipeline_stages`: the means over ranks by stage and iteration."""
         rows = []
         for iteration in self.iterations:
             rows.extend(_rows(iteration))
@@ -98,11 +98,12 @@ def analyze_pipelines(
     activity_of: Callable[[Sequence[int]], pd.DataFrame],
     stages: Sequence[Sequence[int]] = (),
 ) -> PipelineJob:
-    """Find the pipelines of a job, and where their time goes.
+    """Find the pipelines of a job and measure where the time of their stages goes.
 
     Args:
         calls: `pipeline_calls` of all ranks.
-        activity_of: returns `pipeline_activity` of some ranks; that of all may be too large.
+        activity_of: a function that returns `pipeline_activity` of some ranks, because the table of
+            all ranks may not fit into memory.
         stages: the ranks of each stage; empty to find them.
     """
     if not len(calls):
@@ -149,7 +150,7 @@ def _iteration(
     name: str,
     groups_within: Mapping[int, set[str]],
 ) -> PipelineIteration | None:
-    """Return one iteration of a replica; None if fewer than two stages recorded it."""
+    """Return an iteration of a pipeline; None if fewer than two stages recorded it."""
     times = iteration_times(
         pipeline=pipeline,
         calls=calls,
@@ -175,7 +176,7 @@ def _iteration(
 
 
 def _rows(iteration: PipelineIteration) -> list[dict[str, object]]:
-    """Return a row for each rank of an iteration."""
+    """Return a row of the table for each rank of an iteration."""
     rows = []
     for times in iteration.times:
         row: dict[str, object] = {

@@ -2,13 +2,13 @@
 
 An iteration of a pipeline lasts from the first computation of its first stage to the end of the
 last computation of any stage, before gradients are reduced and the optimizer steps. Each
-nanosecond of a stage is one of these:
+nanosecond of a stage belongs to one of these kinds:
 
-* computation: kernels that compute, whatever else runs;
-* transfer and wait: the GPU computes nothing, and what ends that is a send or receive. It waits
-  until the other rank is there too, and then transfers;
-* warm-up: it waits for the first micro-batch;
-* drain: it has computed the last micro-batch, and other stages have not;
+* computation: a kernel computes, whatever else runs;
+* wait and transfer: no kernel computes, until a send or receive ends. The stage waits until the
+  other rank sends or receives too, and then data is transferred;
+* warm-up: the stage waits for its first micro-batch;
+* drain: the stage has computed its last micro-batch, and other stages have not;
 * the rest: gaps between kernels, and other communication.
 """
 
@@ -21,30 +21,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import (
+from tracelens_ext.distributed.pipeline.activity import (
     COMMUNICATION,
     COMPUTATION,
     OPTIMIZER,
-    RECEIVE,
 )
 from tracelens_ext.distributed.pipeline.intervals import Intervals, window
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE
 from tracelens_ext.distributed.pipeline.stages import Pipeline
 from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
-#: A computation may begin so long before the kernel that it waits for is recorded to end.
+#: A computation may begin this long before the recorded end of the kernel that it waits for.
 _TOLERANCE_NS = 25_000
-#: A send that so much of is under computation does not hold it up. The first stage has some of them
-#: in its warm-up, if any; this share of all sends shows it.
+#: A send runs beside other work if other work covers this share of it.
 _MIN_COVERED = 0.5
+#: Ranks do not wait for their sends if this share of all sends runs beside other work. The share is
+#: small, because some schedules have such sends only in the warm-up of the first stage.
 _MIN_SHARE_OF_SENDS = 0.002
-#: Other communication with less than this under computation is not part of a backward pass.
-_MAX_COVERED = 0.5
+#: A collective is part of a backward pass if computation covers at least this share of it.
+_MIN_COVERED_IN_BACKWARD = 0.5
 
 
 class TimeKind(StrEnum):
-    """What a stage does."""
+    """A kind of time of a stage."""
 
     COMPUTATION = "computation"
     TRANSFER = "transfer"
@@ -55,6 +56,7 @@ class TimeKind(StrEnum):
     REST = "rest"
 
 
+#: The kinds of time that are the bubble.
 BUBBLE_KINDS = (
     TimeKind.WAIT_PREVIOUS,
     TimeKind.WAIT_NEXT,
@@ -65,14 +67,16 @@ BUBBLE_KINDS = (
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What a rank does in an iteration of its pipeline."""
+    """Where the time of a rank goes in an iteration of its pipeline."""
 
     stage: int
     rank: int
     iteration: str
-    window_start: int  #: ns on the common clock
+    window_start: (
+        int  #: when the iteration of the pipeline begins, ns on the common clock
+    )
     window_end: int
-    intervals: Mapping[TimeKind, Intervals]  #: of each kind but the rest
+    intervals: Mapping[TimeKind, Intervals]  #: of each kind except the rest
 
     @property
     def window(self) -> int:
@@ -93,22 +97,23 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class _RankIteration:
-    """What a rank recorded of an iteration, and where its part in the pipeline ends."""
+    """What a rank recorded of an iteration, until its part in the pipeline ends."""
 
     stage: int
     rank: int
-    calls: pd.DataFrame  #: its sends and receives; one row for each part of a batch
-    computation: Intervals  #: without what comes after the pipeline
-    communication: Intervals  #: other communication before the end
-    last_end: int  #: of the computation, ns
+    calls: pd.DataFrame  #: its sends and receives; a batch has a row for each of them
+    computation: Intervals  #: before gradients are reduced and the optimizer steps
+    communication: Intervals  #: communication of other groups before `last_end`
+    last_end: int  #: the end of the last computation, ns
 
 
 def groups_within_pipeline(
     calls: pd.DataFrame, activity: pd.DataFrame
 ) -> dict[int, set[str]]:
-    """Return the process groups, by rank, in which ranks communicate between micro-batches.
+    """Return the process groups in which each rank communicates between micro-batches.
 
-    Those of tensor parallelism, for example; gradients are reduced later.
+    Groups of tensor parallelism do, for example. Groups that reduce gradients communicate after the
+    last micro-batch only.
 
     Args:
         calls: of `match_transfers`.
@@ -135,22 +140,25 @@ def iteration_times(
     iteration: str,
     groups_within: Mapping[int, set[str]],
 ) -> list[StageTimes]:
-    """Return where the time goes on each rank that recorded an iteration of a pipeline.
+    """Return where the time of each rank goes that recorded an iteration of a pipeline.
 
     Args:
-        pipeline: whose ranks.
-        calls: of `match_transfers`, of the iteration.
+        pipeline: the pipeline.
+        calls: of `match_transfers`, only those of the iteration.
         activity: `pipeline_activity` of the iteration, on the common clock.
-        iteration: its number.
+        iteration: the number of the iteration.
         groups_within: of `groups_within_pipeline`.
+
+    Returns:
+        In the order of the stages; an empty list if fewer than two ranks recorded the iteration.
     """
-    recorded = []
+    recorded_ranks = []
     for stage, rank in enumerate(pipeline.ranks):
         own_calls = calls[calls["rank"] == rank]
         own_activity = activity[activity["rank"] == rank]
         if len(own_calls) and (own_activity["kind"] == COMPUTATION).any():
             groups = groups_within.get(rank, set())
-            recorded.append(
+            recorded_ranks.append(
                 _recorded(
                     pipeline=pipeline,
                     stage=stage,
@@ -159,20 +167,20 @@ def iteration_times(
                     groups_within=groups,
                 )
             )
-    if len(recorded) < 2:
+    if len(recorded_ranks) < 2:
         return []
-    first = recorded[0]
-    window_start = int(first.computation.start.min())
-    window_end = max(rank.last_end for rank in recorded)
-    free_sends = _beside_other_work(recorded)
+    first_rank = recorded_ranks[0]
+    window_start = int(first_rank.computation.start.min())
+    window_end = max(rank.last_end for rank in recorded_ranks)
+    unawaited_sends = _unawaited_sends(recorded_ranks)
     times = []
-    for rank_iteration in recorded:
+    for rank_iteration in recorded_ranks:
         parts = _partition(
             pipeline=pipeline,
             rank=rank_iteration,
             window_start=window_start,
             window_end=window_end,
-            free_sends=free_sends,
+            unawaited_sends=unawaited_sends,
         )
         times.append(
             StageTimes(
@@ -194,7 +202,7 @@ def _recorded(
     activity: pd.DataFrame,
     groups_within: set[str],
 ) -> _RankIteration:
-    """Return what a rank did until its part in the pipeline ended."""
+    """Return what a rank recorded of an iteration, until its part in the pipeline ended."""
     kind = activity["kind"]
     computation = Intervals.of_rows(activity[kind == COMPUTATION])
     communication = Intervals.of_rows(activity[kind == COMMUNICATION])
@@ -229,8 +237,14 @@ def _end_of_pipeline(
 ) -> int:
     """Return when the reduction of gradients or the step of the optimizer begins, ns.
 
-    A collective of a group that has none between micro-batches reduces gradients. Those that
-    overlap with the backward pass do not end it.
+    A collective reduces gradients if its group does not communicate between micro-batches. If most
+    of the collective runs under computation, the backward pass is not over yet.
+
+    Args:
+        activity: `pipeline_activity` of the rank and iteration.
+        computation: all computation of the rank in the iteration.
+        after: the earliest possible time, ns.
+        groups_within: of the rank, of `groups_within_pipeline`.
     """
     late = activity[activity["start"] >= after]
     steps = late[late["kind"] == OPTIMIZER]
@@ -239,22 +253,22 @@ def _end_of_pipeline(
     start = whole_numbers(reductions, "start")
     end = whole_numbers(reductions, "end")
     hidden = computation.time_within(start, end)
-    is_exposed = hidden < _MAX_COVERED * (end - start)
+    is_exposed = hidden < _MIN_COVERED_IN_BACKWARD * (end - start)
     ends = np.append(whole_numbers(steps, "start"), start[is_exposed])
     return int(ends.min(initial=np.iinfo(np.int64).max))
 
 
-def _beside_other_work(recorded: Sequence[_RankIteration]) -> set[bool]:
-    """Return which kinds of sends ranks do not wait for: those of data, or those of shapes.
+def _unawaited_sends(ranks: Sequence[_RankIteration]) -> set[bool]:
+    """Return which sends ranks do not wait for: those of tensors, or of announced shapes.
 
-    Such sends run while their rank computes or receives with another kernel. Frameworks that
-    announce the shape of each tensor may wait for the announcement, but not for the tensor.
+    Such sends run while their rank computes, or receives with another kernel. Frameworks that
+    announce the shape of each tensor may wait for the announcement and not for the tensor.
 
     Returns:
-        The values of `is_shape` (of `match_transfers`) for which it is so.
+        The values of `is_shape` (of `match_transfers`) of the sends that ranks do not wait for.
     """
     parts = []
-    for rank in recorded:
+    for rank in ranks:
         kernels = _kernels(rank.calls)
         receives = Intervals.of_rows(kernels[kernels["receives"]])
         other_work = Intervals.joined(
@@ -277,10 +291,14 @@ def _beside_other_work(recorded: Sequence[_RankIteration]) -> set[bool]:
 
 
 class _Regions(NamedTuple):
-    """The idle time that ends with a send or receive, a region for each kernel, (n,)."""
+    """The time without computation for which each kernel is responsible, (n,).
+
+    From `start` to `begin` the rank waits for the other rank; from `begin` to `end` data is
+    transferred. All three are equal for a kernel that holds nothing up.
+    """
 
     start: Int64Array
-    begin: Int64Array  #: of the transfer
+    begin: Int64Array
     end: Int64Array
 
 
@@ -289,26 +307,34 @@ def _partition(
     rank: _RankIteration,
     window_start: int,
     window_end: int,
-    free_sends: set[bool],
+    unawaited_sends: set[bool],
 ) -> dict[TimeKind, Intervals]:
-    """Return the intervals of each kind of time."""
+    """Return the intervals of each kind of time of a rank, except the rest.
+
+    Args:
+        pipeline: the pipeline of the rank.
+        rank: what the rank recorded.
+        window_start: when the iteration of the pipeline begins, ns.
+        window_end: when the iteration ends, ns.
+        unawaited_sends: of `_unawaited_sends`.
+    """
     whole = window(window_start, window_end)
     computation = rank.computation.clipped(window_start, window_end)
     not_computing = whole.without(computation)
     idle = not_computing.without(rank.communication)
     kernels = _kernels(rank.calls)
-    is_free = ~kernels["receives"] & kernels["is_shape"].isin(free_sends)
-    kernels = kernels[~is_free].reset_index(drop=True)
+    is_unawaited = ~kernels["receives"] & kernels["is_shape"].isin(unawaited_sends)
+    kernels = kernels[~is_unawaited].reset_index(drop=True)
     regions = _governed(idle, kernels)
     transfers = Intervals(start=regions.begin, end=regions.end)
     transfers = transfers.clipped(window_start, window_end)
-    filled = _first_transfer(
+    first_transfer = _first_transfer(
         pipeline=pipeline,
         rank=rank,
         window_start=window_start,
     )
     drain_start = max(rank.last_end, window_start)
-    warmup = not_computing.clipped(window_start, filled)
+    warmup = not_computing.clipped(window_start, first_transfer)
     drain = not_computing.clipped(drain_start, window_end)
     waits = Intervals(start=regions.start, end=regions.begin)
     is_for_previous = _waits_for_previous(
@@ -321,18 +347,18 @@ def _partition(
     return {
         TimeKind.COMPUTATION: computation,
         TimeKind.TRANSFER: transfers.in_order(),
-        TimeKind.WAIT_PREVIOUS: waits_for_previous.clipped(filled, drain_start),
-        TimeKind.WAIT_NEXT: waits_for_next.clipped(filled, drain_start),
+        TimeKind.WAIT_PREVIOUS: waits_for_previous.clipped(first_transfer, drain_start),
+        TimeKind.WAIT_NEXT: waits_for_next.clipped(first_transfer, drain_start),
         TimeKind.WARMUP: warmup.without(transfers),
         TimeKind.DRAIN: drain.without(transfers),
     }
 
 
 def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each kernel: that of the part that it waited for longest.
+    """Return a row for each kernel: its send or receive whose transfer ends last.
 
     Returns:
-        The calls with `receives`, true if a part of the kernel is a receive.
+        These calls with `receives`, true if any call of the kernel is a receive.
     """
     is_receive = calls["direction"] == RECEIVE
     of_kernel = is_receive.groupby(calls["kernel"])
@@ -342,11 +368,15 @@ def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
-    """Return the idle time that each kernel ends, (n,); empty where it ends none.
+    """Return the part of a gap for which each kernel is responsible, (n,).
 
-    The kernel that ends last in a gap holds the rank up for all of its time there; one that ends
-    before it does so only until the other starts. A kernel that ends while the rank computes holds
-    nothing up.
+    The kernel that ends last in a gap is responsible for all of its time in the gap. A kernel that
+    ends earlier is responsible until the later kernel starts. A kernel that ends while the rank
+    computes is responsible for nothing.
+
+    Args:
+        idle: the gaps, in which the rank neither computes nor communicates in other groups.
+        kernels: sends and receives, of `_kernels`.
     """
     kernel_start = whole_numbers(kernels, "start")
     kernel_end = whole_numbers(kernels, "end")
@@ -373,7 +403,7 @@ def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
 
 
 def _gap_of_kernels(idle: Intervals, end: Int64Array) -> Int64Array:
-    """Return in which gap each kernel ends, `NONE` for none, (n,)."""
+    """Return the index of the gap in which each kernel ends, `NONE` if it ends in no gap, (n,)."""
     if not len(idle.start):
         return np.full(len(end), NONE, dtype=np.int64)
     gap = np.searchsorted(idle.start, end) - 1
@@ -384,14 +414,14 @@ def _gap_of_kernels(idle: Intervals, end: Int64Array) -> Int64Array:
 
 
 def _earliest_start_after(start: Int64Array, gap: Int64Array) -> Int64Array:
-    """Return the earliest start of the kernels that end later in the same gap, (k,).
+    """Return the earliest start among the kernels that end later in the same gap, (k,).
+
+    For the last kernel of a gap, it is the largest integer. If three kernels of a gap start at
+    10, 30 and 20, in the order of their ends, the result is 20, 20 and the largest integer.
 
     Args:
-        start: of kernels in the order of their ends.
-        gap: of each kernel.
-
-    Returns:
-        The latest possible time for the last kernel of a gap.
+        start: when each kernel starts; kernels are in the order of their ends.
+        gap: the gap of each kernel.
     """
     latest_first = pd.DataFrame({"start": start, "gap": gap})[::-1]
     starts = latest_first.groupby("gap")["start"]
@@ -408,7 +438,7 @@ def _earliest_start_after(start: Int64Array, gap: Int64Array) -> Int64Array:
 def _waits_for_previous(
     pipeline: Pipeline, stage: int, kernels: pd.DataFrame
 ) -> BoolArray:
-    """Return which kernels exchange with the previous stage, (n,)."""
+    """Return which kernels exchange data with the previous stage, (n,)."""
     previous = stage - 1
     if pipeline.is_ring:
         previous %= len(pipeline.ranks)
@@ -419,7 +449,10 @@ def _waits_for_previous(
 
 
 def _first_transfer(pipeline: Pipeline, rank: _RankIteration, window_start: int) -> int:
-    """Return when the transfer of the first micro-batch to a stage begins, ns."""
+    """Return when the transfer of the first micro-batch to a stage begins, ns.
+
+    For the first stage, it is the begin of the window.
+    """
     if rank.stage == 0:
         return window_start
     calls = rank.calls

@@ -1,7 +1,7 @@
-"""Sends and receives paired over all ranks, on one clock: how long each transfer took.
+"""Pairs of a send and its receive over all ranks, on one clock, and how long each transfer took.
 
-NCCL moves data once both ranks are there, and both kernels end with the transfer. So a transfer
-begins with the later of the two kernels. A batch ends with the last of its transfers.
+NCCL moves data when the kernels of both ranks run, and both kernels end with the transfer. So the
+transfer begins when the later kernel starts. The kernel of a batch ends with its last transfer.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelens_ext.distributed.pipeline.clock_offsets import both_sides, clock_offsets
-from tracelens_ext.distributed.pipeline.extract import SEND
 from tracelens_ext.distributed.pipeline.partners import with_partners
+from tracelens_ext.distributed.pipeline.sends_and_receives import SEND
 from tracelens_ext.lazy import pd
 
-#: A send that ends so much before its receive, and takes at most so many times as long as a
-#: transfer of its link, was buffered.
+#: A send was buffered if it ends at least this long before its receive, and takes at most
+#: `_USUAL_FACTOR` times as long as a short transfer of its link (this quantile of its durations).
 _BUFFERED_END_NS = 5_000
 _USUAL_FACTOR = 1.5
 _USUAL_QUANTILE = 0.1
@@ -28,9 +28,9 @@ class Transfers(NamedTuple):
 
     #: as `pipeline_calls`, with `peer` as a rank of the job, `pair` (a number that the send and
     #: the receive share, -1 for none), `is_shape` (true for a message that only announces the
-    #: shape of a tensor), times on the common clock, and what `_with_begins` adds
+    #: shape of a tensor), times on the common clock, and what `_with_transfer_times` adds
     calls: pd.DataFrame
-    offset_of_rank: dict[int, int]  #: ns that each rank's clock is ahead
+    offset_of_rank: dict[int, int]  #: how far the clock of each rank is ahead, ns
 
 
 def match_transfers(
@@ -54,14 +54,14 @@ def match_transfers(
     offset = rank.map(offsets).astype("int64")
     for name in ("start", "end", "launch"):
         calls[name] -= offset
-    return Transfers(_with_begins(calls), offsets)
+    return Transfers(_with_transfer_times(calls), offsets)
 
 
 def _pairs(calls: pd.DataFrame) -> pd.Series:
-    """Return a number for each call that its send and its receive share; -1 for none.
+    """Return a number for each call that a send and its receive share; -1 for a call alone.
 
-    The transfers of two ranks are in order. Where one of them recorded fewer in an iteration, the
-    last ones of it are paired: a recording that begins late lacks the first.
+    Two ranks send and receive in the same order. If one rank recorded fewer calls in an iteration,
+    the calls are paired from the end, because a recording that begins late lacks the first calls.
     """
     link = ["source", "target", "iteration"]
     sides = calls.groupby(link + ["direction"], sort=False)
@@ -71,13 +71,14 @@ def _pairs(calls: pd.DataFrame) -> pd.Series:
     return slots.ngroup().where(directions == 2, -1)
 
 
-def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls with what is known of their transfers.
+def _with_transfer_times(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with the times of their transfers.
 
     Returns:
-        `other_start`, of the kernel on the other side; `part_begin` and `part_end`, of the
-        transfer itself; `is_decisive`, true for the part of a kernel that ends it; `begin`, of the
-        transfer that ends the kernel.
+        The calls with these columns. `other_start`: when the kernel on the other side started, NaN
+        if it is not recorded. `part_begin` and `part_end`: when the transfer of this call began and
+        ended. `is_decisive`: true for the call of a batch whose transfer ends last. `begin`: when
+        that transfer began, the same for all calls of a batch.
     """
     both = both_sides(calls).set_index("pair")
     other_end = _of_other_side(
@@ -90,7 +91,8 @@ def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
         both=both,
         time="start",
     )
-    # It is over when the first of both kernels ends; the other one may have further transfers.
+    # The transfer is over when the first of the two kernels ends. The other kernel may be a batch
+    # with further transfers.
     end = calls["end"].astype("float64")
     calls["part_end"] = end.where(other_end.isna(), end.clip(upper=other_end))
     calls["part_begin"] = _part_begins(calls, both)
@@ -106,7 +108,7 @@ def _of_other_side(calls: pd.DataFrame, both: pd.DataFrame, time: str) -> pd.Ser
     Args:
         calls: with `pair`.
         both: of `both_sides`, by pair.
-        time: `start` or `end`.
+        time: the time to return, `start` or `end`.
     """
     is_send = calls["direction"] == SEND
     of_source = calls["pair"].map(both[f"{time}_source"])
@@ -115,14 +117,17 @@ def _of_other_side(calls: pd.DataFrame, both: pd.DataFrame, time: str) -> pd.Ser
 
 
 def _largest_of_kernel(calls: pd.DataFrame, values: pd.Series) -> pd.Series:
-    """Return for each call the largest value of its kernel's."""
+    """Return for each call the largest value among the calls of its kernel."""
     kernel = [calls["rank"], calls["kernel"]]
     result: pd.Series = values.groupby(kernel, sort=False).transform("max")
     return result
 
 
 def _part_begins(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
-    """Return when each transfer began: when both kernels ran, ns."""
+    """Return when each transfer began, ns: when the later of its two kernels started.
+
+    If the other kernel is not recorded, the transfer takes as long as usual on this link.
+    """
     start = calls["start"].astype("float64")
     end = calls["end"]
     other_start = calls["other_start"]
@@ -155,7 +160,7 @@ def _ends_its_kernel(calls: pd.DataFrame) -> pd.Series:
 
 
 def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
-    """Return which sends did not wait for their receive: they end before it, and are short.
+    """Return which sends did not wait for their receive: short sends that end before it.
 
     Args:
         calls: with `pair`.
@@ -174,11 +179,13 @@ def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
 
 
 def _usual_transfer(calls: pd.DataFrame, transfer: pd.Series) -> pd.Series:
-    """Return how long transfers like each call take, ns: for calls whose other side is missing.
+    """Return how long a transfer in the same direction between the same ranks usually takes, ns.
+
+    It is the median, or if none is known, the shortest kernel.
 
     Args:
         calls: sends and receives.
-        transfer: how long each takes, NaN where that is not known.
+        transfer: the duration of each transfer, NaN if it is not known.
     """
     link = [
         calls["rank"],

@@ -184,6 +184,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_share=0.5,
 )
 
 #: The kinds of collectives, by the variant of the text; the first that fits counts.

@@ -119,6 +119,7 @@ TEXT: Final = FindingText(
         "rate_to_host": EvidenceText("rate from the device", "GB/s", "kernels"),
         "idle_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
     },
+    least_share=0.5,
 )
 
 

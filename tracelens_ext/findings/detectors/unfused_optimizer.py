@@ -51,6 +51,8 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.

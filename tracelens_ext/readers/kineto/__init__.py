@@ -1,4 +1,4 @@
-"""The JSON of PyTorch's profiler."""
+"""Reads the JSON of PyTorch's profiler (Kineto)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from importlib import import_module
 from types import ModuleType
 
-#: Set it to have Python read, also where the compiled reader was built.
+#: Name of the environment variable that, if it is set, disables the compiled readers.
 PURE_PYTHON = "TRACELENS_EXT_PURE_PYTHON"
 
 
 def compiled_reader() -> ModuleType | None:
-    """The compiled reader; None where it was not built or is not wanted."""
+    """Return the compiled reader; None if it was not built, or if the user wants pure Python."""
     if os.environ.get(PURE_PYTHON, "").strip() not in ("", "0"):
         return None
     try:

@@ -3,7 +3,7 @@
    `parse` takes only what is strict JSON and usual: whatever it does not take, and whatever it is
    not sure that msgspec takes, it refuses (None), and Python decodes that slice. It says nothing of
    what is wrong. Numbers that are no plain decimal numbers are handed back one by one. Codes are
-   those of the slice, in order of first sight; `KinetoColumns.take` makes them those of
+   those of the slice, in order of first sight; `KinetoColumns.add` makes them those of
    the trace.
 
    Nothing is read beyond the end of the text, and no NUL is expected there. A `Ptr` that a function

@@ -1,7 +1,7 @@
-"""Slices of Kineto's events as columns: of decoded events, or of what the compiled reader answers.
+"""Turns the events in a slice of a Kineto file into columns.
 
-`_native.c` refuses slices that are not quite right, or unusual, and `slice_of` takes those. Of any
-other slice both say the same.
+The compiled reader (`native_columns.py`) does the same, but refuses slices with unusual or damaged
+events. This module makes columns of all events that could be decoded or repaired.
 """
 
 from __future__ import annotations
@@ -11,32 +11,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from types import ModuleType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike
 
-from tracelens_ext.readers.begin_end import BEGIN
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto import schema
 from tracelens_ext.readers.kineto.schema import Event
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import BoolArray, Int64Array
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 
 class ArgumentPiece(NamedTuple):
-    """An argument of some events."""
+    """An argument of those events that have it."""
 
-    rows: IntArray  #: the rows that have it, ascending
-    values: IntArray  #: its values, or their codes
+    rows: IntArray  #: rows of the events, ascending
+    values: IntArray  #: the values, or codes of the values
 
 
 class Track(NamedTuple):
-    """What is often the same of many events, as the trace spells it."""
+    """The properties that many events share, as the file spells them."""
 
     phase: str
     category: str
@@ -45,7 +42,7 @@ class Track(NamedTuple):
 
 
 class Special(NamedTuple):
-    """An event that is not on a timeline."""
+    """An event without a time: one that names something, or that is damaged."""
 
     kind: int  #: `METADATA` or `NO_PHASE`
     name: str
@@ -56,21 +53,25 @@ class Special(NamedTuple):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """The events of a slice, m of them on a timeline, in codes of its own."""
+    """The events in a slice of a file, m of which are on a timeline.
 
-    count: int  #: how many events the slice holds in all
-    special: list[Special]  #: those that are not on a timeline
-    tracks: list[Track]  #: what codes stand for, of all events
-    names: list[str]  #: what codes of names stand for, of events on a timeline
-    words: list[bytes]  #: what codes of texts of arguments stand for: JSON
-    track: IntArray  #: codes, shape (m,)
-    name: IntArray  #: codes, shape (m,)
-    kind: IntArray  #: `EventKind`s, shape (m,)
-    ts: Int64Array  #: ns, shape (m,)
-    dur: Int64Array  #: ns, shape (m,)
+    Codes are indices into the lists of the slice itself.
+    """
+
+    count: int  #: the number of all events in the slice
+    special: list[Special]  #: the events that are not on a timeline
+    tracks: list[Track]  #: code → track, of all events
+    names: list[str]  #: code → name, of events on a timeline
+    words: list[bytes]  #: code → text of an argument, as JSON
+    track: IntArray  #: code of the track, (m,)
+    name: IntArray  #: code of the name, (m,)
+    kind: IntArray  #: `EventKind`, (m,)
+    ts: Int64Array  #: ns, (m,)
+    dur: Int64Array  #: ns, (m,)
     numbers: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and integers
-    #: argument → rows among these m, and codes of words
-    texts: Mapping[str, ArgumentPiece]
+    texts: Mapping[
+        str, ArgumentPiece
+    ]  #: argument → rows among these m, and codes of words
 
     def __len__(self) -> int:
         return self.count
@@ -79,12 +80,12 @@ class Slice(msgspec.Struct, frozen=True):
 def slice_of(events: list[Event]) -> Slice:
     """Return the columns of decoded events."""
     count = len(events)
-    known_tracks: Interner[tuple[str, str, int | str, int | str]] = Interner()
-    track = known_tracks.codes(
+    distinct_tracks: Interner[tuple[str, str, int | str, int | str]] = Interner()
+    track = distinct_tracks.codes(
         [(event.ph, event.cat, event.pid, event.tid) for event in events], count
     )
-    tracks = [Track(*about) for about in known_tracks]
-    kind_of_track = [schema.kind_of(about.phase, about.category) for about in tracks]
+    tracks = [Track(*properties) for properties in distinct_tracks]
+    kind_of_track = [schema.kind_of(item.phase, item.category) for item in tracks]
     kind = np.array(kind_of_track, np.uint8)[track]
     special = _special_events(events, kind)
     if special:
@@ -124,15 +125,15 @@ def _special_events(events: list[Event], kind: IntArray) -> list[Special]:
                 name=event.name,
                 process=event.pid,
                 thread=event.tid,
-                label_name=_decoded(event.args.name),
-                labels=_decoded(event.args.labels),
+                label_name=decoded_text(event.args.name),
+                labels=decoded_text(event.args.labels),
             )
         )
     return special
 
 
 def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, ArgumentPiece]:
-    """Return the arguments that are numbers."""
+    """Return the arguments that are numbers, as far as events of their kind keep them."""
     pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
     for plan in schema.PLAN:
         rows = np.flatnonzero(plan.wanted[kind])
@@ -140,60 +141,69 @@ def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, Argument
         if not events_of_plan:
             continue
         for name in plan.numbers:
-            attribute = (
-                "id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}"
-            )
-            tokens = list(map(attrgetter(attribute), events_of_plan))
-            pieces[name].append(_without_missing(rows, schema.parse_integers(tokens)))
-    return _joined(pieces)
+            tokens = list(map(attrgetter(_attribute_of(name)), events_of_plan))
+            pieces[name].append(without_missing(rows, schema.parse_integers(tokens)))
+    return joined_arguments(pieces)
+
+
+def _attribute_of(argument: str) -> str:
+    """Return the attribute of an `Event` that contains a number."""
+    if argument == schema.FLOW_ID:
+        return "id"
+    return f"args.{schema.ARGUMENTS[argument]}"
 
 
 def _text_arguments(
     events: list[Event], kind: IntArray, words: Interner[bytes]
 ) -> dict[str, ArgumentPiece]:
-    """Return the arguments that are texts, as codes of words."""
+    """Return the arguments that are texts, as far as events of their kind keep them.
+
+    Texts that are not in `words` yet are added to it.
+    """
     pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
     for plan in schema.PLAN:
         rows = np.flatnonzero(plan.wanted[kind])
         events_of_plan = [events[row] for row in rows.tolist()]
         for group in plan.texts:
-            # Without the first argument of a group an event has none of them.
-            is_given = [_has_argument(event, group[0]) for event in events_of_plan]
-            given_rows = rows[is_given]
-            given_events = [events[row] for row in given_rows.tolist()]
-            if not given_events:
+            # An event without the first argument of a group has none of the group.
+            has_group = [_has_argument(event, group[0]) for event in events_of_plan]
+            rows_with_group = rows[has_group]
+            events_with_group = [events[row] for row in rows_with_group.tolist()]
+            if not events_with_group:
                 continue
             for name in group:
-                piece = _codes_of_argument(
-                    name=name, rows=given_rows, events=given_events, words=words
-                )
+                piece = _text_argument(name, rows_with_group, events_with_group, words)
                 pieces[name].append(piece)
-    return _joined(pieces)
+    return joined_arguments(pieces)
 
 
 def _has_argument(event: Event, name: str) -> bool:
     return getattr(event.args, schema.ARGUMENTS[name]) is not schema.NO_TEXT
 
 
-def _codes_of_argument(
+def _text_argument(
     name: str, rows: IntArray, events: list[Event], words: Interner[bytes]
 ) -> ArgumentPiece:
+    """Return an argument of events, given with their rows, as codes of words."""
     text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
     texts = [bytes(text_of(event)) for event in events]
     codes = words.codes(texts, len(events))
     is_empty = codes == words[b""]
     is_null = codes == words[b"null"]
-    is_given = ~(is_empty | is_null)
-    return ArgumentPiece(rows=rows[is_given], values=codes[is_given])
+    has_text = ~(is_empty | is_null)
+    return ArgumentPiece(rows=rows[has_text], values=codes[has_text])
 
 
-def _without_missing(rows: IntArray, values: Int64Array) -> ArgumentPiece:
-    is_given: BoolArray = values != schema.MISSING
-    return ArgumentPiece(rows=rows[is_given], values=values[is_given])
+def without_missing(rows: IntArray, values: Int64Array) -> ArgumentPiece:
+    """Return an argument without the events whose value is `MISSING`."""
+    has_value: BoolArray = values != schema.MISSING
+    return ArgumentPiece(rows=rows[has_value], values=values[has_value])
 
 
-def _joined(pieces: Mapping[str, Sequence[ArgumentPiece]]) -> dict[str, ArgumentPiece]:
-    """Return the arguments that events have, rows ascending, of what several plans have of them."""
+def joined_arguments(
+    pieces: Mapping[str, Sequence[ArgumentPiece]],
+) -> dict[str, ArgumentPiece]:
+    """Join the pieces of each argument, which come from events of different kinds."""
     arguments = {}
     for name, parts in pieces.items():
         rows = np.concatenate([part.rows for part in parts])
@@ -204,164 +214,9 @@ def _joined(pieces: Mapping[str, Sequence[ArgumentPiece]]) -> dict[str, Argument
     return arguments
 
 
-def _decoded(text: bytes) -> str:
-    """Return the text that a JSON string stands for, as `repair` would; empty if it is none."""
+def decoded_text(text: bytes) -> str:
+    """Return the text of a JSON string; empty if the JSON is not a string."""
     with suppress(ValueError, RecursionError):
         value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
         return encodable(value) if isinstance(value, str) else ""
     return ""
-
-
-# The compiled reader.
-
-_PLACE: Final = {
-    name: place
-    for place, name in enumerate(tuple(schema.ARGUMENTS) + (schema.FLOW_ID,))
-}
-#: All arguments that are texts, plan by plan, as the compiled code numbers its columns of texts.
-_TEXT_COLUMNS: Final = [
-    name for plan in schema.PLAN for group in plan.texts for name in group
-]
-
-
-def native_schema(native: ModuleType) -> object:
-    """Return what the compiled code looks for."""
-    plans = []
-    for plan in schema.PLAN:
-        wanted_kinds = np.flatnonzero(plan.wanted)
-        kinds = bytes(wanted_kinds.tolist())
-        numbers = bytes(_PLACE[name] for name in plan.numbers)
-        groups = [bytes(_PLACE[name] for name in group) for group in plan.texts]
-        plans.append((kinds, numbers, groups))
-    return native.schema(
-        list(Event.__struct_fields__),
-        list(schema.ARGUMENTS),
-        (list(schema.CATEGORIES), bytes(schema.CATEGORIES.values())),
-        (list(schema.PHASES), bytes(schema.PHASES.values())),
-        plans,
-        int(EventKind.OTHER),
-        BEGIN,
-    )
-
-
-class NativeSpecial(NamedTuple):
-    """A special event as the compiled code answers it; arguments are JSON."""
-
-    kind: int
-    track: int  #: code
-    name: str
-    label_name: bytes
-    labels: bytes
-
-
-class OddNumber(NamedTuple):
-    """A number that is no plain one, which Python has to parse."""
-
-    column: int  #: place of the argument, or `_TS_COLUMN` or `_DUR_COLUMN`
-    place: int  #: in the column
-    token: bytes  #: JSON
-
-
-_TS_COLUMN: Final = -2
-_DUR_COLUMN: Final = -1
-
-
-class NativeAnswer(NamedTuple):
-    """What the compiled code says of a slice; columns are the bytes of arrays."""
-
-    events: int  #: how many events the slice holds in all
-    special: list[tuple[int, int, str, bytes, bytes]]  #: as `NativeSpecial`
-    tracks: list[tuple[str, str, int | str, int | str]]  #: as `Track`
-    names: list[str]
-    words: list[bytes]
-    track: bytes  #: int32
-    name: bytes  #: int32
-    kind: bytes  #: uint8
-    ts: bytes  #: int64
-    dur: bytes  #: int64
-    numbers: list[tuple[bytes, bytes]]  #: int32 rows and int64 values of each argument
-    #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
-    texts: list[tuple[bytes, bytes]]
-    odd: list[tuple[int, int, bytes]]  #: as `OddNumber`
-
-
-def native_slice(answer: tuple[Any, ...]) -> Slice:
-    """Return the columns of what the compiled code says of a slice."""
-    native = NativeAnswer(*answer)
-    tracks = [Track(*about) for about in native.tracks]
-    kind = np.frombuffer(native.kind, np.uint8)
-    times = {
-        _TS_COLUMN: np.frombuffer(native.ts, np.int64),
-        _DUR_COLUMN: np.frombuffer(native.dur, np.int64),
-    }
-    pieces = [_piece(rows, values, np.int64) for rows, values in native.numbers]
-    odd_numbers: dict[int, list[OddNumber]] = defaultdict(list)
-    for number in map(OddNumber._make, native.odd):
-        odd_numbers[number.column].append(number)
-    for column, numbers in odd_numbers.items():
-        if column < 0:
-            times[column] = _with_odd_numbers(
-                values=times[column], numbers=numbers, parse=schema.parse_nanoseconds
-            )
-            continue
-        values = _with_odd_numbers(
-            values=pieces[column].values, numbers=numbers, parse=schema.parse_integers
-        )
-        pieces[column] = _without_missing(pieces[column].rows, values)
-
-    has_kind = np.flatnonzero(np.bincount(kind))
-    pieces_of_name: dict[str, list[ArgumentPiece]] = {}
-    for plan in schema.PLAN:
-        if plan.wanted[has_kind].any():
-            for name in plan.numbers:
-                pieces_of_name[name] = [pieces[_PLACE[name]]]
-    texts: dict[str, list[ArgumentPiece]] = defaultdict(list)
-    for name, (rows, codes) in zip(_TEXT_COLUMNS, native.texts, strict=True):
-        if rows:
-            texts[name].append(_piece(rows, codes, np.int32))
-
-    special = []
-    for event in map(NativeSpecial._make, native.special):
-        _, _, process, thread = tracks[event.track]
-        label_name = _decoded(event.label_name)
-        labels = _decoded(event.labels)
-        special.append(
-            Special(
-                kind=event.kind,
-                name=event.name,
-                process=process,
-                thread=thread,
-                label_name=label_name,
-                labels=labels,
-            )
-        )
-    return Slice(
-        count=native.events,
-        special=special,
-        tracks=tracks,
-        names=native.names,
-        words=native.words,
-        track=np.frombuffer(native.track, np.int32),
-        name=np.frombuffer(native.name, np.int32),
-        kind=kind,
-        ts=times[_TS_COLUMN],
-        dur=times[_DUR_COLUMN],
-        numbers=_joined(pieces_of_name),
-        texts=_joined(texts),
-    )
-
-
-def _with_odd_numbers(
-    values: IntArray, numbers: list[OddNumber], parse: schema.ParseNumbers
-) -> Int64Array:
-    """Return a column with the numbers that Python had to parse."""
-    result: Int64Array = values.astype(np.int64)
-    places = [number.place for number in numbers]
-    result[places] = parse([number.token for number in numbers])
-    return result
-
-
-def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> ArgumentPiece:
-    return ArgumentPiece(
-        rows=np.frombuffer(rows, np.int32), values=np.frombuffer(values, kind)
-    )

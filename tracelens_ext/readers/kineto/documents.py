@@ -1,7 +1,8 @@
-"""Reads one of Kineto's documents, or a list of them: one a rank, whose processes get labels.
+"""Reads a document of Kineto, or a list of documents with one document per rank.
 
-`distributedInfo` of each document says its rank, else its place in the list does. The processes of
-a rank are labeled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the ranks apart again.
+The rank of a document is in its `distributedInfo`. If not all documents have a rank of their own,
+the rank is the index in the list. The process 83 of rank 3 is labeled `[rank 3] 83`; by such labels
+`trace/merged_ranks.py` separates the ranks again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from msgspec import Raw
 from tracelens_ext.errors import TraceCutOffError
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto import compiled_reader, reader
-from tracelens_ext.readers.kineto.reader import KinetoColumns, take_events
+from tracelens_ext.readers.kineto.reader import KinetoColumns, add_events
 from tracelens_ext.readers.source import AGAIN, ByteSource, in_a_line
 from tracelens_ext.trace import Trace
 
+#: A larger rank is damaged.
 _MOST_RANKS: Final = 10**7
 _HEAD_BYTES = 4096
-#: How a list of documents begins, one a rank; a list of events begins otherwise.
+#: The beginning of a list of documents. A list of events has other keys.
 _LIST_OF_DOCUMENTS = re.compile(
     rb'[\xef\xbb\xbf\s]*\[\s*\{\s*"(?:schemaVersion|deviceProperties|distributedInfo'
     rb"|traceEvents|displayTimeUnit|baseTimeNanoseconds|record_shapes|profile_memory"
@@ -33,16 +35,21 @@ _LIST_OF_DOCUMENTS = re.compile(
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a Kineto document, or a list of them."""
+    """Read a document of Kineto, or a list of documents."""
     if _LIST_OF_DOCUMENTS.match(source.peek(_HEAD_BYTES)):
         return read_documents(source, KinetoColumns(compiled_reader()))
     return reader.read(source)
 
 
 def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
-    """Read a list of documents, one a rank; `distributedInfo` says which, else their order.
+    """Read a list of documents, one per rank.
 
-    The processes of each get a label, by which `merged_ranks` tells the ranks apart.
+    Args:
+        source: the file.
+        columns: collects the events.
+
+    Raises:
+        TraceCutOffError: the list is damaged or cut off.
     """
     try:
         documents = msgspec.json.decode(source.read_all(), type=list[Raw])
@@ -57,7 +64,7 @@ def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
         with ByteSource(io.BytesIO(document), reading=source.reading) as part:
             stream = EventStream(part, columns)
             for batch in stream:
-                columns.take(batch)
+                columns.add(batch)
         for name, member in stream.members.items():
             members.setdefault(name, member)
     infos = [
@@ -69,7 +76,7 @@ def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
 
 
 class _DocumentHead(msgspec.Struct):
-    """What is read of a document before its events."""
+    """The member of a document that is needed before its events are read."""
 
     distributedInfo: Any = None  # noqa: N815  # the name in the file
 
@@ -83,7 +90,10 @@ def _object_of(value: object) -> dict[str, object]:
 
 
 def _ranks_of(infos: Sequence[object]) -> list[int]:
-    """Return the rank of each document: as all of them say, else their places."""
+    """Return the rank of each document, given its `distributedInfo`.
+
+    If not every document has a rank of its own, the ranks are the indices of the documents.
+    """
     ranks = []
     for info in infos:
         rank = _object_of(info).get("rank")
@@ -95,7 +105,12 @@ def _ranks_of(infos: Sequence[object]) -> list[int]:
 
 
 def from_documents(documents: Sequence[Mapping[str, object]], path: str) -> Trace:
-    """Return the trace of a loaded list of documents, one a rank."""
+    """Return the trace of a list of documents, one per rank, that are already parsed.
+
+    Args:
+        documents: the parsed documents.
+        path: what messages call the list.
+    """
     columns = KinetoColumns()
     ranks = _ranks_of([document.get("distributedInfo") for document in documents])
     members: dict[str, object] = {}
@@ -103,7 +118,7 @@ def from_documents(documents: Sequence[Mapping[str, object]], path: str) -> Trac
     for rank, document in zip(ranks, documents, strict=True):
         columns.rank_label = f"rank {rank}"
         events = document.get("traceEvents")
-        take_events(columns, events if isinstance(events, list) else [])
+        add_events(columns, events if isinstance(events, list) else [])
         for name, member in document.items():
             if name != "traceEvents":
                 members.setdefault(name, member)

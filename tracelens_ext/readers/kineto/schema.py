@@ -1,8 +1,8 @@
-"""What is read of a Kineto event: its fields, its kind, and which arguments of which kinds.
+"""Says which fields and arguments of Kineto's events are read, and of which kind an event is.
 
-Time stamps are decimal texts such as ``1712195495519689.047`` (µs since 1970 with ns), more
-digits than a double holds. So numbers stay text until they are parsed as integers; no value ever
-passes through a float.
+Timestamps are decimal texts such as `1712195495519689.047` (µs since 1970 with three decimals),
+which have more digits than a double can hold. Numbers therefore stay texts until they are parsed as
+integers; no value passes through a float.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tracelens_ext.trace import EventKind, Int64Array
 Buffer = bytes | Raw
 ParseNumbers = Callable[[Sequence[Buffer]], Int64Array]
 
-#: What stands for "this event has no such number". Never a time stamp that a trace may hold:
-#: 285 years before zero, and times 1,000 it still fits in 64 bits.
+#: Value of a number that an event does not have. As a time it would be 285 years before zero, so no
+#: trace has it. It fits in 64 bits even after a conversion from µs to ns.
 MISSING = -9_000_000_000_000_000
 MISSING_TOKEN = Raw(str(MISSING).encode())
-#: ``MISSING`` as `parse_nanoseconds` answers it.
+#: `MISSING` after a conversion from µs to ns.
 MISSING_NS = MISSING * 1000
 
 _INT64_MAX = int(np.iinfo(np.int64).max)
@@ -36,22 +36,30 @@ _MOST_DIGITS = 20
 
 
 def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
-    """The integers that JSON values stand for (``1e3`` and ``"12"`` too), `MISSING` for others."""
-    return np.array([_number(bytes(token), 0) for token in tokens], dtype=np.int64)
+    """Return JSON values (also `1e3` and `"12"`) as integers; `MISSING` for all others."""
+    return np.array([_scaled(bytes(token), 0) for token in tokens], dtype=np.int64)
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
-    """Times in µs (`12.5`) as exact ns, rounded; `MISSING_NS` of others, and beyond 64 bits."""
-    return np.array([_number(bytes(token), 3) for token in tokens], dtype=np.int64)
+    """Return JSON values in µs (`12.5`) as ns, rounded to whole ns.
+
+    The result is `MISSING_NS` for values that are not numbers or do not fit in 64 bits.
+    """
+    return np.array([_scaled(bytes(token), 3) for token in tokens], dtype=np.int64)
 
 
-def _number(token: bytes, decimals: int) -> int:
-    """A token, whatever it is, times ten to the power of `decimals`."""
+def _scaled(token: bytes, decimals: int) -> int:
+    """Return the number that a JSON value is, times ten to the power of `decimals`, rounded.
+
+    The result is `MISSING`, scaled in the same way, if the value is not a number or too large. With
+    `decimals` 0 it is also `MISSING` for a fraction.
+    """
     missing: int = MISSING * 10**decimals
-    whole, _, part = token.partition(b".")
-    digits = whole.removeprefix(b"-") + part
-    if len(part) <= decimals and digits.isdigit() and len(digits) < _MOST_DIGITS:
-        value = int(whole + part.ljust(decimals, b"0"))
+    whole, _, fraction = token.partition(b".")
+    digits = whole.removeprefix(b"-") + fraction
+    is_short = len(fraction) <= decimals and len(digits) < _MOST_DIGITS
+    if is_short and digits.isdigit():  # nearly all numbers of a trace
+        value = int(whole + fraction.ljust(decimals, b"0"))
     else:
         try:
             number = Decimal(token.decode("ascii").strip('"'))
@@ -72,7 +80,7 @@ NO_DURATION = Raw(b"-1")
 _IDS = ("correlation", "External id")
 _IN_GRAPH = ("graph id", "graph node id")
 _PYTHON = ("Python id", "Python parent id", "Python module id")
-#: Of an instant event `[memory]`.
+#: Arguments of an instant event `[memory]`.
 _MEMORY = (
     "Addr",
     "Bytes",
@@ -81,7 +89,7 @@ _MEMORY = (
     "Total Allocated",
     "Total Reserved",
 )
-#: Of an event `cuda_sync`.
+#: Arguments of an event `cuda_sync`.
 _SYNCHRONIZATION = (
     "device",
     "stream",
@@ -104,7 +112,7 @@ _COLLECTIVE = (
     "Src Rank",
     "Dst Rank",
 )
-#: What is in a CUDA graph: a list of dicts, or their keys.
+#: Annotations of kernels in a CUDA graph: a list of dictionaries, or the keys of a dictionary.
 _ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
 _COPY = ("copy kind", "src kind", "dst kind")
 _NUMBERS = (
@@ -118,21 +126,19 @@ _NUMBERS = (
     "Sequence number",
     "Fwd thread id",
 )
-#: Also the blocks of a kernel in three dimensions; of a launch on ROCm the name of what it starts;
-#: of metadata; the value of a counter of the GPU.
 _TEXTS = (
     *_SHAPES,
     *_COLLECTIVE,
     *chain(*_ANNOTATIONS),
     *_COPY,
     "memory bandwidth (GB/s)",
-    "grid",
-    "kernel",
-    "labels",
+    "grid",  # the blocks of a kernel in three dimensions
+    "kernel",  # the name of the kernel that a launch on ROCm starts
+    "labels",  # of a metadata event
     "Call stack",
-    "",
+    "",  # the value of a counter of the GPU
 )
-#: The arguments that are kept, as raw text, and what each is called in Python.
+#: Name of an argument that is read → its attribute of `Event.args`.
 ARGUMENTS = {name: re.sub(r"\W", "_", name) or "counter" for name in _NUMBERS + _TEXTS}
 _Args: Any = msgspec.defstruct(
     "_Args",
@@ -150,7 +156,7 @@ _Args: Any = msgspec.defstruct(
 
 
 class Event(Struct, gc=False):
-    """The fields of an event that are kept; numbers as raw text."""
+    """The fields of an event that are read. Numbers are raw JSON."""
 
     ph: str = ""
     cat: str = ""
@@ -163,12 +169,24 @@ class Event(Struct, gc=False):
     args: _Args = _Args()
 
 
-#: What the `id` of an event is called among arguments.
+#: Name under which the `id` of a flow event is stored among its arguments.
 FLOW_ID = "flow id"
 
 
 class Plan:
-    """The arguments that are kept of some kinds of events; of a group of texts all or none."""
+    """The arguments that events of some kinds keep.
+
+    Args:
+        kinds: the kinds of events.
+        numbers: names of arguments that are whole numbers.
+        texts: groups of names of arguments that are texts. An event without the first argument of a
+            group is assumed to have none of the group.
+
+    Attributes:
+        wanted: kind → whether it is one of the kinds, also for events that only begin, (256,).
+        numbers: as above.
+        texts: as above.
+    """
 
     def __init__(
         self,
@@ -176,7 +194,6 @@ class Plan:
         numbers: Sequence[str],
         texts: Sequence[tuple[str, ...]] = (),
     ) -> None:
-        #: by kind; what only begins has the arguments of the event
         self.wanted = np.isin(np.arange(256) & ~BEGIN, kinds)
         self.numbers = numbers
         self.texts = texts
@@ -184,7 +201,8 @@ class Plan:
 
 PLAN = (
     Plan(
-        *(EventKind.CPU_OP, EventKind.USER_ANNOTATION),
+        EventKind.CPU_OP,
+        EventKind.USER_ANNOTATION,
         numbers=("External id", "Sequence number", "Fwd thread id"),
         texts=(_SHAPES, _COLLECTIVE, ("Call stack",)),
     ),
@@ -195,7 +213,8 @@ PLAN = (
         texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
     Plan(
-        *(EventKind.MEMCPY, EventKind.MEMSET),
+        EventKind.MEMCPY,
+        EventKind.MEMSET,
         numbers=_IDS + ("device", "stream", "bytes") + _IN_GRAPH,
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
@@ -205,8 +224,7 @@ PLAN = (
     Plan(EventKind.OTHER, numbers=("correlation",) + _SYNCHRONIZATION, texts=(("",),)),
 )
 
-#: The kinds of complete events, by category in lower case; accelerators have their own words for
-#: calls and for what runs on a device.
+#: Categories of runtime calls, driver calls and kernels, which differ between accelerators.
 _RUNTIMES = (
     "cuda_runtime",
     "xpu_runtime",
@@ -219,7 +237,8 @@ _RUNTIMES = (
 )
 _DRIVERS = ("cuda_driver", "xpu_driver", "privateuse1_driver", "driver")
 _KERNELS = ("kernel", "mtia_ccp_events")
-CATEGORIES: Mapping[str, int] = {
+#: Category in lower case → kind of its complete events.
+KIND_OF_CATEGORY: Mapping[str, int] = {
     **dict.fromkeys(("cpu_op", "operator"), EventKind.CPU_OP),
     "user_annotation": EventKind.USER_ANNOTATION,
     "python_function": EventKind.PYTHON_FUNCTION,
@@ -230,13 +249,15 @@ CATEGORIES: Mapping[str, int] = {
     **dict.fromkeys(("gpu_memset", "memset"), EventKind.MEMSET),
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
-#: The category of each kind, as Kineto writes it today.
-WORDS: Mapping[int, str] = {kind: word for word, kind in list(CATEGORIES.items())[::-1]}
-#: Beyond the kinds of events: metadata, and what cannot be an event.
+#: Kind → its category as Kineto writes it today: the first one above.
+CATEGORY_OF_KIND: Mapping[int, str] = {
+    kind: category for category, kind in reversed(list(KIND_OF_CATEGORY.items()))
+}
+#: Two kinds beside those of `EventKind`: events that name something, and events without a phase.
 METADATA = 254
 NO_PHASE = 255
-#: The kinds of other events, by phase.
-PHASES: Mapping[str, int] = {
+#: Phase → kind of its events, for all phases except those of complete events.
+KIND_OF_PHASE: Mapping[str, int] = {
     "M": METADATA,
     "E": END,
     "s": EventKind.FLOW_START,
@@ -245,7 +266,8 @@ PHASES: Mapping[str, int] = {
 }
 
 
-#: Categories of complete events that are of no `EventKind` of their own, and expected.
+#: Categories of complete events that have no `EventKind` of their own. They are known, so they are
+#: not reported as unread.
 _EXPECTED_OTHERS = frozenset(
     {
         "cuda_event",
@@ -257,7 +279,7 @@ _EXPECTED_OTHERS = frozenset(
         "xpu_sync",
     }
 )
-#: Phases of events that nothing is read of, and what such events are called.
+#: Phase whose events are not read → their name in messages.
 _UNREAD_PHASES: Mapping[str, str] = {
     "C": "counter events",
     **dict.fromkeys("bne", "asynchronous events"),
@@ -265,35 +287,34 @@ _UNREAD_PHASES: Mapping[str, str] = {
 
 
 def kind_of(phase: str, category: str) -> int:
-    """Return the kind of an event.
+    """Return the kind of an event: an `EventKind`, `METADATA`, `NO_PHASE` or `END`.
 
-    That is an `EventKind`, `METADATA`, `NO_PHASE` or `END`; of what only begins, `BEGIN` more.
+    For an event that only begins, the kind of the whole event plus `BEGIN` is returned.
     """
     if not phase:
         return NO_PHASE
     if phase not in ("X", "B"):
-        return PHASES.get(phase, EventKind.OTHER)
-    kind = CATEGORIES.get(category.lower(), EventKind.OTHER)
+        return KIND_OF_PHASE.get(phase, EventKind.OTHER)
+    kind = KIND_OF_CATEGORY.get(category.lower(), EventKind.OTHER)
     return kind + BEGIN if phase == "B" else kind
 
 
 def unread_text(phase: str, category: str, process: str) -> str:
-    """Return what to call an event of which nothing is read; empty for one that is read.
+    """Return the name of a kind of events that is not read; empty for a kind that is read.
 
     Args:
-        phase: the `ph` of the event.
-        category: its `cat`, empty without one.
-        process: the name of its process, empty without one.
+        phase: the `ph` of the events.
+        category: their `cat`; empty if they have none.
+        process: the name of their process; empty if it has none.
     """
     if phase in _UNREAD_PHASES:
-        return (
-            f"{_UNREAD_PHASES[phase]} ({category})"
-            if category
-            else _UNREAD_PHASES[phase]
-        )
+        text = _UNREAD_PHASES[phase]
+        if category:
+            text += f" ({category})"
+        return text
     if phase not in ("X", "B") or category.lower() in _EXPECTED_OTHERS:
         return ""
-    if category.lower() in CATEGORIES:
+    if category.lower() in KIND_OF_CATEGORY:
         return ""
     text = category or "without a category"
     return f"{text} of {process}" if process else text

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, TraceBuilder, map_distinct_rows
-from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
+from tracelens_ext.readers.kineto.schema import CATEGORY_OF_KIND, MISSING_NS
 from tracelens_ext.readers.nsys.csv_tables import (
     NsysCsvReport,
     RowBatch,
@@ -139,7 +139,7 @@ def _add_events(
     name_index = distinct_names.codes(names, count)
     kinds = [_kind_of(text) for text in distinct_names]
     name_codes = builder.names.codes(distinct_names, len(distinct_names))
-    categories = [WORDS[kind] for kind in kinds]
+    categories = [CATEGORY_OF_KIND[kind] for kind in kinds]
     category_codes = builder.categories.codes(categories, len(categories))
     columns: dict[str, IntArray] = {
         "ts": _times(batch.nanoseconds("start")),

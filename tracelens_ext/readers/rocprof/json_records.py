@@ -27,7 +27,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, distinct_rows, map_distinct_ids
 from tracelens_ext.readers.json_events import ANY_CUT, EventStream
-from tracelens_ext.readers.kineto.reader import plain
+from tracelens_ext.readers.kineto.values import plain
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.tables import MISSING

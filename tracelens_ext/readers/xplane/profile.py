@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.kineto.schema import WORDS
+from tracelens_ext.readers.kineto.schema import CATEGORY_OF_KIND
 from tracelens_ext.readers.xplane.host_operations import OperationMaker
 from tracelens_ext.readers.xplane.programs import Programs
 from tracelens_ext.readers.xplane.recorded_events import (
@@ -42,8 +42,8 @@ _SIZE: Final = re.compile(r"\bsize:(\d{1,18})\b")
 _MOST_STREAMS: Final = 1 << 31
 #: The argument that temporarily holds what becomes `Trace.instructions`.
 _INSTRUCTION: Final = "instruction"
-_CATEGORY_OF_KIND: Final = {
-    **WORDS,
+_XPLANE_CATEGORIES: Final = {
+    **CATEGORY_OF_KIND,
     EventKind.RUNTIME: "runtime",
     EventKind.DRIVER: "driver",
 }
@@ -181,7 +181,7 @@ class XplaneProfile:
         """Return the code of the category of each event, given its kind, (n,)."""
         code_of_kind = np.zeros(max(EventKind) + 1, dtype=np.int64)
         for number in np.unique(kind).tolist():
-            category = _CATEGORY_OF_KIND.get(EventKind(number), "")
+            category = _XPLANE_CATEGORIES.get(EventKind(number), "")
             code_of_kind[number] = self.builder.categories[category]
         return code_of_kind[kind]
 

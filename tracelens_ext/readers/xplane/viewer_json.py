@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.json_events import EventStream
-from tracelens_ext.readers.kineto.reader import label_of, text_of
+from tracelens_ext.readers.kineto.values import label_of, text_of
 from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.xplane.profile import Stats, XplaneProfile
 from tracelens_ext.readers.xplane.programs import Programs

@@ -1,7 +1,7 @@
-"""What a chart shows: the request, and the small table that is drawn.
+"""The declaration of a chart, and the small table of sums that is drawn for it.
 
-A chart sums the values of its table by label, so that it stays right where a label has several
-rows (a category under many operations).
+A chart sums the values of its table by label, because a label may have several rows (such as a
+category that occurs below many operations).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 
-MOST_SERIES = 12  # colors that an eye can tell apart
+MOST_SERIES = 12  # people can distinguish about this many colors
+#: The label of rows whose text is missing.
 _NO_LABEL = "(none)"
 
 Matrix = npt.NDArray[np.float64]
@@ -23,15 +24,17 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one table of the workbook."""
+    """A chart of one table of a report."""
 
-    title: str  #: what it shows; the unit of the values is added when it is not there
+    title: (
+        str  #: what the chart shows; the unit of the values is added if it is missing
+    )
     sheet: str  #: the name of the table
-    label_column: str  #: the column whose texts name the bars
-    value_column: str  #: the column of numbers, summed by label (and series)
-    #: `bar`: a horizontal bar a label, the longest first. `stacked`: with a `series_column` a
-    #: horizontal bar a label, made of a piece a series; without one a single bar, made of a piece a
-    #: label. The other kinds are drawings of their own, on pages.
+    label_column: str  #: the column of texts that name the bars
+    value_column: str  #: the column of numbers, which are summed by label (and series)
+    #: `bar` has a horizontal bar for each label, the longest first. `stacked` divides the bar of
+    #: each label into a piece for each series or, without a `series_column`, a single bar into a
+    #: piece for each label. The other kinds are special drawings on HTML pages.
     kind: Literal[
         "bar",
         "stacked",
@@ -43,35 +46,36 @@ class Chart:
         "call_tree",
         "idle_call_tree",
     ] = "bar"
-    #: bars to show; the others are summed into one more, which says how many they are
+    #: the number of bars; one more bar is the sum of all others and shows how many these are
     top: int = 25
-    #: the column whose texts name the pieces of stacked bars
+    #: the column of texts that name the pieces of stacked bars
     series_column: str | None = None
-    #: labels to show, in this order, whatever else the table holds; with a `series_column` they are
-    #: series. Empty: all, by value.
+    #: the labels (with a `series_column`, the series) to show, in this order; empty for all of
+    #: them, the largest first
     only: tuple[str, ...] = ()
-    #: bars show their share of the sum of all; of traces side by side that sum is nothing
+    #: True if bars show their share of the sum of all bars; False if that sum has no meaning, as
+    #: for traces side by side
     has_shares: bool = True
-    #: which of the outputs that have charts have this one
+    #: the outputs that have the chart
     on: Literal["both", "workbook", "page"] = "both"
-    #: sheets whose charts say the same; a page with one of them goes without this chart
+    #: tables whose charts show the same; an HTML page with one of them leaves this chart out
     unless: tuple[str, ...] = ()
-    #: makes the table that is drawn from the sheet's
+    #: returns the table to draw, given the table of the report; None to draw that one
     prepare: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
     @property
     def part(self) -> str:
-        """What the chart is called where it could not be computed."""
+        """The name of the chart in a note that it could not be computed."""
         return f"The chart “{self.title}”"
 
     def prepared(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the table that is drawn, given the one of the sheet."""
+        """Return the table to draw, given the table of the report."""
         if self.prepare is None:
             return frame
         return self.prepare(frame)
 
     def fits(self, frame: pd.DataFrame) -> bool:
-        """Return whether the table of the sheet has rows, and the columns that the chart needs."""
+        """Return True if the table has rows, and the columns that the chart needs."""
         if not len(frame):
             return False
         needed = {self.label_column, self.value_column}
@@ -83,25 +87,25 @@ class Chart:
 
 @dataclass(frozen=True)
 class CodedTexts:
-    """A column of texts: the code of each row, and the text of each code."""
+    """A column of texts as codes."""
 
-    codes: npt.NDArray[np.intp]
-    texts: list[str]
+    codes: npt.NDArray[np.intp]  #: index into `texts` of each row
+    texts: list[str]  #: the distinct texts
 
 
 @dataclass(frozen=True)
 class NamedRows:
     """A matrix whose rows have names."""
 
-    names: list[str]
-    values: Matrix
+    names: list[str]  #: the name of each row
+    values: Matrix  #: the matrix
 
 
 def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
-    """Return the sheet that a chart is of.
+    """Return the table of a chart.
 
     Raises:
-        ValueError: there is no such sheet.
+        ValueError: the report lacks the table.
     """
     if chart.sheet not in sheets:
         raise ValueError(f"the chart {chart.title!r} needs the sheet {chart.sheet!r}")
@@ -109,26 +113,26 @@ def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
 
 
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
-    """Sum what a chart shows.
+    """Return the sums that a chart shows.
 
     Returns:
-        A row a bar and a column a series, labels in the index, sorted by sum, the largest first;
-        empty when there is no number other than zero. What is too much for the chart is summed in
-        a last row or column, `(12 others)`.
+        A row for each bar and a column for each series, both sorted by sum, the largest first, with
+        the labels in the index. The last row or column, such as `(12 others)`, is the sum of what
+        is too much for the chart. The table is empty if all numbers are zero.
 
     Raises:
         ValueError: a column that the chart needs is missing.
     """
     frame = chart.prepared(frame)
     labels = _coded_texts(frame, chart.label_column, chart)
-    one_for_all = np.zeros_like(labels.codes)
+    one_code = np.zeros_like(labels.codes)  # all rows have the same text
     if chart.series_column is not None:
         series = _coded_texts(frame, chart.series_column, chart)
-    elif chart.kind == "stacked":  # one bar, of a piece a label
+    elif chart.kind == "stacked":  # one bar with a piece for each label
         series = labels
-        labels = CodedTexts(one_for_all, [""])
+        labels = CodedTexts(one_code, [""])
     else:
-        series = CodedTexts(one_for_all, [chart.value_column])
+        series = CodedTexts(one_code, [chart.value_column])
     numbers = _numbers(frame, chart)
     sums = _sums(numbers, labels, series)
     has_several_series = chart.series_column is not None or chart.kind == "stacked"
@@ -143,14 +147,14 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         only=only_labels,
         most=chart.top,
     )
-    # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
+    # The dtype `str` may store texts in Arrow, which rejects lone surrogates; `object` does not.
     index = pd.Index(by_label.names, dtype=object)
     columns = pd.Index(by_series.names, dtype=object)
     return pd.DataFrame(by_label.values, index=index, columns=columns)
 
 
 def _numbers(frame: pd.DataFrame, chart: Chart) -> Matrix:
-    """Return the values of a chart, zero where there is no finite number."""
+    """Return the values of a chart, with 0 instead of everything but finite numbers."""
     column = _only_column(frame, chart.value_column, chart)
     values = pd.to_numeric(column, errors="coerce")
     numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
@@ -159,14 +163,16 @@ def _numbers(frame: pd.DataFrame, chart: Chart) -> Matrix:
 
 def _sums(numbers: Matrix, labels: CodedTexts, series: CodedTexts) -> Matrix:
     """Return the sum of numbers by series (rows) and label (columns)."""
-    bars = len(labels.texts)
-    cells = series.codes * bars + labels.codes
-    sums = np.bincount(cells, numbers, bars * len(series.texts))
-    return sums.astype(np.float64).reshape(len(series.texts), bars)
+    label_count = len(labels.texts)
+    series_count = len(series.texts)
+    # Each row adds to the cell of its series and label, in a flat matrix.
+    cell = series.codes * label_count + labels.codes
+    sums = np.bincount(cell, numbers, label_count * series_count)
+    return sums.astype(np.float64).reshape(series_count, label_count)
 
 
 def _coded_texts(frame: pd.DataFrame, name: str, chart: Chart) -> CodedTexts:
-    """Return a column as texts, `(none)` where it is empty."""
+    """Return a column as texts; missing values become `(none)`."""
     column = _only_column(frame, name, chart)
     texts = []
     for value, is_empty in zip(column.tolist(), column.isna().tolist(), strict=True):
@@ -176,25 +182,25 @@ def _coded_texts(frame: pd.DataFrame, name: str, chart: Chart) -> CodedTexts:
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    # of several levels a frame says that it has those of the first
+    """Return the column with exactly this name; of several, the first."""
+    # `name in frame` would also find the first level of a column with several levels.
     columns = list(frame.columns)
     if name not in columns:
         raise ValueError(
             f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
         )
-    place = columns.index(name)
-    return frame.iloc[:, place]
+    return frame.iloc[:, columns.index(name)]
 
 
 def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
     """Choose and sort the rows of a matrix.
 
-    Rows of zeros are left out; those beyond `most` are summed in one row.
+    Rows of zeros are left out. The rows after the first `most` are summed in one row.
 
     Args:
         rows: the rows.
-        only: the names of the rows to choose, in this order; all, the largest sums first, if empty.
-        most: how many rows have one of their own.
+        only: the names of the rows to choose, in this order; empty for all, the largest sum first.
+        most: the number of rows that stay separate.
     """
     if only:
         order = [rows.names.index(name) for name in only if name in rows.names]
@@ -202,7 +208,7 @@ def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
         sizes = np.abs(rows.values.sum(axis=1))
         order = np.argsort(-sizes, kind="stable").tolist()
     order = [row for row in order if rows.values[row].any()]
-    if len(order) <= most + 1:  # one row more is shown rather than called "1 others"
+    if len(order) <= most + 1:  # instead of a row "(1 others)", show the row itself
         return NamedRows(
             names=[rows.names[row] for row in order], values=rows.values[order]
         )

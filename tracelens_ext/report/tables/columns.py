@@ -1,4 +1,4 @@
-"""A column of a table, declared: its name, what it holds, and its unit."""
+"""The declaration of a column of a table: its name, its meaning, and its unit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracelens_ext.report.tables.units import unit_of
 
-#: In the name of a declared column: any category of kernels.
+#: Stands for any category of kernels in the name of a declared column.
 ANY_CATEGORY = "CATEGORY"
 
 
@@ -17,9 +17,10 @@ class Column:
     """A column that a table can have.
 
     Attributes:
-        name: its name. `CATEGORY` in it stands for any category.
-        meaning: what it holds, a clause.
-        unit: the unit of its numbers, or what is counted; None where the name tells the unit.
+        name: the name of the column, in which `CATEGORY` stands for any category.
+        meaning: what the column has, as a phrase.
+        unit: the unit of the numbers, or the noun for what they count; None if the name has the
+            unit.
     """
 
     name: str
@@ -28,13 +29,13 @@ class Column:
 
     @property
     def shown_unit(self) -> str:
-        """The unit that is shown; empty for none."""
+        """The unit that is shown; empty if there is none."""
         if self.unit is not None:
             return self.unit
         return unit_of(self.name).symbol
 
     def matches(self, name: str) -> bool:
-        """Return whether a column of a table, by its name, is this one."""
+        """Return True if this declaration describes the column of a table with the given name."""
         pattern = re.escape(self.name).replace(ANY_CATEGORY, ".+")
         return re.fullmatch(pattern, name) is not None
 
@@ -42,7 +43,7 @@ class Column:
 def units_of_columns(
     declared: Sequence[Column], names: Iterable[str]
 ) -> dict[str, str]:
-    """Return the unit of each named column, empty where nothing declares one."""
+    """Return the unit of each named column; empty for a column without a declared unit."""
     units = {}
     for name in names:
         units[name] = ""

@@ -1,4 +1,4 @@
-"""What a trace must have for a table to be there."""
+"""Conditions that a trace must meet for a report to have a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelens_ext.report.tables.options import ReportOptions
 
 
 class _GpuEvents(Protocol):
-    """The GPU events of a trace, as far as a report asks for them."""
+    """The GPU events of a trace, as far as conditions use them."""
 
     def __len__(self) -> int: ...
     @property
@@ -24,11 +24,12 @@ class _Context(Protocol):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a trace must have for a table to be there.
+    """A condition that a trace must meet for a report to have a table.
 
     Attributes:
-        words: what it is: `the trace has GPU events`.
-        holds: returns whether the trace of a context has it, given the options of the report.
+        words: the condition as a clause, such as `the trace has GPU events`.
+        holds: returns True if the trace of a context meets the condition, given the options of the
+            report.
     """
 
     words: str

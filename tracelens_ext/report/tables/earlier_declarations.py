@@ -1,7 +1,8 @@
-"""Tables as plugins declared them before: read as ever, with a deprecation warning.
+"""Read tables that plugins declare in the earlier form, with a deprecation warning.
 
-Columns were one text; `screen` was one text; the function of a table could take the GPU events
-(a first parameter called `work`), or all options of the report (a second one without default).
+In the earlier form, the columns were one text, `screen` was one text, and the function of a table
+could take the GPU events (a first parameter called `work`) or all options of the report (a second
+parameter without a default).
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from tracelens_ext.report.tables.views import ScreenView
 
 TableFunction = Callable[..., "pd.DataFrame | None"]
 
-#: `NAME: meaning`, or `NAME [unit]: meaning`; `param: ` may begin the names.
+#: A line such as `NAME: meaning` or `NAME [unit]: meaning`; names may begin with `param: `.
 _DESCRIPTION = re.compile(
     r"(?P<names>(?:.*param: )?.+?)(?: \[(?P<unit>.+?)\])?: (?P<meaning>.+)"
 )
 _CONTINUATION = re.compile(r"\n +")
-#: The first parameter of a function that takes the GPU events.
+#: The name of the first parameter of a function that takes the GPU events.
 _GPU_EVENTS = "work"
 
 
 def in_current_form(table: Table) -> Table:
-    """Return a table with columns, screen and function as they are declared now.
+    """Return a table with its columns, screen and function in the current form.
 
     Raises:
-        PluginAnswerError: a line of the columns describes none.
+        PluginAnswerError: a line of the columns does not describe a column.
     """
     if isinstance(table.columns, str):
         _warn(table, "columns as text", "a list of Column objects")
@@ -67,15 +68,15 @@ def in_current_form(table: Table) -> Table:
 def columns_of_text(text: str, table: str) -> list[Column]:
     """Return the columns that a text describes.
 
-    A line describes a column, or several of one meaning, whose names are joined by a comma and a
-    blank. A line that is indented further goes on with the one before.
+    Each line describes a column, or several columns with the same meaning, whose names are
+    separated by a comma and a space. A line that is indented further continues the line before it.
 
     Args:
         text: the description.
         table: the name of the table, for messages.
 
     Raises:
-        PluginAnswerError: a line describes no column.
+        PluginAnswerError: a line does not describe a column.
     """
     columns: list[Column] = []
     unwrapped = _CONTINUATION.sub(" ", inspect.cleandoc(text))
@@ -91,7 +92,7 @@ def columns_of_text(text: str, table: str) -> list[Column]:
 
 
 def screen_of_text(text: str) -> ScreenView:
-    """Return the view that `TITLE: COLUMN, COLUMN`, or a title alone, describes."""
+    """Return the view for a text such as `TITLE: COLUMN, COLUMN`, or for a title alone."""
     title, _, columns = text.partition(": ")
     if not columns:
         return ScreenView(title)
@@ -100,7 +101,7 @@ def screen_of_text(text: str) -> ScreenView:
 
 
 def _of_context(function: TableFunction) -> TableFunction:
-    """Return the function of a context for one of its GPU events."""
+    """Turn a function of GPU events into a function of a context."""
 
     @wraps(function)
     def table(context: Any, *args: Any, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
@@ -110,7 +111,7 @@ def _of_context(function: TableFunction) -> TableFunction:
 
 
 def _of_named_options(function: TableFunction) -> TableFunction:
-    """Return the function with options as keyword arguments for one that takes them as one."""
+    """Turn a function of a `ReportOptions` into a function of keyword arguments."""
 
     def table(context: Any, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
         return function(context, ReportOptions(**options))
@@ -119,12 +120,12 @@ def _of_named_options(function: TableFunction) -> TableFunction:
 
 
 def _is_required(parameter: Parameter) -> bool:
-    """Return whether a parameter is one that a caller has to give."""
-    takes_one = parameter.kind in (
+    """Return True if a caller has to give an argument for the parameter."""
+    takes_one_argument = parameter.kind in (
         Parameter.POSITIONAL_ONLY,
         Parameter.POSITIONAL_OR_KEYWORD,
     )
-    return takes_one and parameter.default is Parameter.empty
+    return takes_one_argument and parameter.default is Parameter.empty
 
 
 def _warn(table: Table, earlier: str, current: str) -> None:

@@ -1,4 +1,4 @@
-"""The methods of `TreePerfAnalyzer` that give registered tables; `methods.pyi` has their types."""
+"""The methods of `TreePerfAnalyzer` that return tables; `methods.pyi` has their types."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _OLD_METHODS = new_names(Kind.METHOD)
 
 
 class TableMethods:
-    """Each registered table: `get_df_NAME(…)`, or `table(NAME, …)`."""
+    """A method `get_df_NAME(…)` for each registered table, and `table(NAME, …)` for all."""
 
     def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
-        """Return a registered table, also one of a plugin; None if there is nothing to show.
+        """Return a registered table, of this package or a plugin; None if it has nothing to show.
 
-        `name` is as `report --tables` takes it; `find_table` knows all. Options are
-        the parameters of its function.
+        Args:
+            name: the name of the table, as in `report --tables`.
+            options: the parameters of the function that builds the table.
         """
         return find_table(name).build(self, **options)
 

@@ -1,4 +1,4 @@
-"""The options of a report: for Python, for the command line, and for their documentation."""
+"""The options of a report, declared once for Python, the command line and the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 from tracelens_ext.compatibility.earlier_names import new_table_name
 from tracelens_ext.errors import UsageError
 
-#: What `tables` is for every table.
+#: The value of the option `tables` for all tables.
 ALL_TABLES = "all"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,33 +30,35 @@ def _option(
     """Declare an option of a report.
 
     Args:
-        default: its value unless it is given.
-        meaning: what it does, a sentence for `--help` and for docstrings.
-        least: its smallest value, if there is one.
-        most: its largest value, if there is one.
-        metavar: what stands for its value on the command line.
-        shown_default: what `--help` says of the default, where the value does not tell.
+        default: the value if none is given.
+        meaning: what the option does, a sentence for `--help` and docstrings.
+        least: the smallest valid value, if any.
+        most: the largest valid value, if any.
+        metavar: the placeholder of the value in `--help`.
+        shown_default: the description of the default in `--help`, if the value does not explain
+            itself.
     """
-    more = {
+    properties = {
+        "meaning": meaning,
         "least": least,
         "most": most,
         "metavar": metavar,
         "shown_default": shown_default,
     }
-    given = {key: value for key, value in more.items() if value is not None}
-    return field(default=default, metadata={"meaning": meaning, **given})
+    metadata = {key: value for key, value in properties.items() if value is not None}
+    return field(default=default, metadata=metadata)
 
 
 @keeps_old_names
 @dataclass(frozen=True)
 class ReportOptions:
-    """The options of a report: which sheets it has, and what they hold.
+    """The options of a report: which tables it has, and what they contain.
 
-    What each option does is in the metadata of its field, from which the command line and the
-    docstrings of functions take it.
+    The metadata of each field describes the option. The command line and the docstrings of
+    functions take the descriptions from there.
 
     Raises:
-        UsageError: a value is beyond the limits of its option, or no pattern.
+        UsageError: a value is outside the limits of its option, or an invalid pattern.
     """
 
     micro_idle_thresh_us: float | None = _option(
@@ -158,12 +160,12 @@ class ReportOptions:
 
     @property
     def named_tables(self) -> frozenset[str]:
-        """The names in `tables`."""
+        """The names in the option `tables`."""
         names = {name.strip() for name in self.tables.split(",")}
         return frozenset(new_table_name(name) for name in names - {""})
 
     def names_any_of(self, *tables: str) -> bool:
-        """Return whether `tables` names one of these tables, or all."""
+        """Return True if the option `tables` names one of these tables, or all tables."""
         return not self.named_tables.isdisjoint((ALL_TABLES,) + tables)
 
     def __post_init__(self) -> None:
@@ -196,7 +198,11 @@ def check_option(name: str, value: Any) -> None:  # noqa: ANN401
 
 
 def takes_report_options(function: _Function) -> _Function:
-    """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
+    """Add the fields of `ReportOptions` to the signature and the docstring of a function.
+
+    The function takes them as `**options`, and its docstring has a line `options:` in `Args`, which
+    the descriptions of the options replace.
+    """
     signature = inspect.signature(function)
     parameters_of_function = signature.parameters
     own_parameters = [
@@ -212,7 +218,7 @@ def takes_report_options(function: _Function) -> _Function:
     option_parameters = _keyword_parameters(options)
     parameters = own_parameters + option_parameters
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    if function.__doc__ is not None:  # there is none under `python -OO`
+    if function.__doc__ is not None:  # `python -OO` removes docstrings
         function.__doc__ = _with_options_described(function.__doc__, options)
     return function
 
@@ -231,10 +237,10 @@ def _keyword_parameters(options: list[Field[Any]]) -> list[Parameter]:
 
 
 def _with_options_described(docstring: str, options: list[Field[Any]]) -> str:
-    """Return a docstring in which each option is described where `options:` was."""
-    head, _, behind_options = docstring.partition("        options: ")
-    _, _, tail = behind_options.partition("\n")
+    """Return a docstring with a line for each option in place of the line `options:`."""
+    text_before, _, rest = docstring.partition("        options: ")
+    _, _, text_after = rest.partition("\n")
     lines = [
         f"        {option.name}: {option.metadata['meaning']}\n" for option in options
     ]
-    return head + "".join(lines) + tail
+    return text_before + "".join(lines) + text_after

@@ -1,4 +1,4 @@
-"""The registry of tables: those of this distribution, and those of plugins."""
+"""The registry of tables: those of this package, and those of plugins."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracelens_ext.report.tables.earlier_declarations import in_current_form
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.report.tables.table import Table
 
-#: What tables were called before.
+#: Earlier names of tables, for the hint in an error message.
 _OLD_NAMES = {"statistics": "iteration_statistics"}
 
 
 def offered_tables(
     registry: hooks.PluginRegistry | None = None,
 ) -> list[hooks.Offered[Table]]:
-    """Return the tables of this distribution, then those of plugins, each name once."""
+    """Return the tables of this package, then those of plugins; a name that is taken is refused."""
     registry = registry or hooks.default_registry()
     offers = registry.offers("tracelens_sheets", _check)
     own_offers = [offered for offered in offers if offered.plugin.own]
@@ -45,10 +45,10 @@ def _in_current_form(offered: hooks.Offered[Table]) -> hooks.Offered[Table]:
 
 
 def find_table(name: str) -> Table:
-    """Return the table of a name.
+    """Return the table with a name.
 
     Raises:
-        UsageError: there is no such table.
+        UsageError: there is no table with this name.
     """
     tables = {offered.item.name: offered.item for offered in offered_tables()}
     current_name = new_table_name(name)
@@ -57,7 +57,7 @@ def find_table(name: str) -> Table:
 
 
 def tables_by_method() -> dict[str, Table]:
-    """Return the tables that a method of their own gives, by its name."""
+    """Return the tables that have a `get_df_…` method, by the name of the method."""
     tables = {}
     for offered in offered_tables():
         method, _, _ = offered.item.call.partition("(")
@@ -67,10 +67,10 @@ def tables_by_method() -> dict[str, Table]:
 
 
 def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
-    """Check that there are tables of these names.
+    """Check that all names are names of tables.
 
     Raises:
-        UsageError: there is none of a name; the message has the nearest.
+        UsageError: a name is unknown; the message suggests the most similar one.
     """
     unknown = set(names) - ({ALL_TABLES} | set(tables))
     for name in sorted(unknown):
@@ -78,7 +78,7 @@ def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
 
 
 def _hint(name: str, tables: Mapping[str, Table]) -> str:
-    """Return what somebody may have meant by the name of a table."""
+    """Return a hint at the table that the user may have meant."""
     if name in _OLD_NAMES:
         return f"did you mean {_OLD_NAMES[name]!r}?"
     nearest = get_close_matches(name, tables, 1)
@@ -88,6 +88,7 @@ def _hint(name: str, tables: Mapping[str, Table]) -> str:
 
 
 def _check(item: object) -> None:
+    """Raise an error if a plugin offers something other than a valid table."""
     if not isinstance(item, Table):
         kind = type(item).__name__
         raise hooks.PluginAnswerError(

@@ -1,21 +1,23 @@
-"""A command about one row of a table, which a page offers to copy."""
+"""A command about a row of a table, which an HTML page offers to copy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Stands for the number of the row.
+#: Stands for the number of the row in the text of a command.
 ROW = "{row}"
 
 
 @dataclass(frozen=True)
 class RowCommand:
-    """A command about one row of a table."""
+    """A command about a row of a table."""
 
-    text: str  #: the command, with `{row}` for the number of the row, from 1
-    label: str  #: of the button that copies it
-    needed_column: str  #: only rows with a text in this column have the command
+    text: str  #: the command, with `{row}` for the number of the row, counted from 1
+    label: str  #: the text of the button that copies the command
+    needed_column: (
+        str  #: the column that must have a text for a row to have the command
+    )
 
     def with_option(self, option: str) -> RowCommand:
-        """Return the command with one more option."""
+        """Return the command with an option added."""
         return replace(self, text=f"{self.text} {option}")

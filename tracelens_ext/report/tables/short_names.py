@@ -1,4 +1,4 @@
-"""Names cut to a width, so that different names never look alike."""
+"""Shorten names to a width so that different names never look alike."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from os.path import commonprefix
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
 
-LABEL_WIDTH = 60  # characters of a kernel's short name in a table
-_WORD_BEFORE = 12  # characters before a difference that help to read it
+LABEL_WIDTH = 60  # width of a kernel's short name in a table, in characters
+_CONTEXT = 12  # number of characters that are shown before a difference
 
 
 def cut_middle(text: str, width: int, mark: str = "…") -> str:
-    """Cut a text without control characters in its middle, as its end tells as much as its start.
+    """Shorten a text by cutting out its middle, because its end tells as much as its start.
 
-    `width`: cells of the terminal that it may take; a wide character takes two.
+    Args:
+        text: the text, without control characters.
+        width: the most terminal cells of the result; a wide character takes two.
+        mark: the text that stands for what was cut.
     """
     if cells_of(text) <= width:
         return text
@@ -29,22 +32,23 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
 
 
 def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
-    """Cut texts as `cut_middle` does; where different ones would look alike, show the difference.
+    """Shorten texts as `cut_middle` does, but so that different texts stay different.
 
-    Those that no difference tells apart in so little room end in a number.
+    Texts that would look alike show the part in which they differ. If there is not enough room for
+    that, they end in a number.
     """
     labels = {text: cut_middle(text, width, mark) for text in texts}
-    open_groups = _alike(labels, labels)
-    while open_groups:
-        group = open_groups.pop()
-        differ_at = len(commonprefix(group))  # noqa: RUF071  # of texts, not of paths
+    groups_to_tell_apart = _alike(labels, labels)
+    while groups_to_tell_apart:
+        group = groups_to_tell_apart.pop()
+        differ_at = len(commonprefix(group))  # noqa: RUF071  # texts, not paths
         for text in group:
             labels[text] = _with_difference(
                 text=text, differ_at=differ_at, width=width, mark=mark
             )
         for still_alike in _alike(labels, group):
             if len(still_alike) < len(group):
-                open_groups.append(still_alike)
+                groups_to_tell_apart.append(still_alike)
     for group in _alike(labels, labels):
         for number, text in enumerate(group, 1):
             suffix = f"#{number}"
@@ -54,9 +58,9 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
 
 
 def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
-    """Return short names of kernels, a text each; different kernels get different ones."""
+    """Return the short names of kernels; different kernels get different short names."""
     short_names = {name: short_name(name) for name in names}
-    # namespaces or parameters tell these apart
+    # Kernels with the same short name differ in namespaces or parameters, so use their full names.
     for group in _alike(short_names, short_names):
         for name in group:
             short_names[name] = name.removeprefix("void ")
@@ -64,14 +68,14 @@ def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
 
 
 def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.DataFrame:
-    """A table that begins with the short names of its kernels, `kernel`, and ends with the full."""
-    others = table.drop(columns=column)
-    others.insert(0, "kernel", kernel_labels(table[column].tolist()))
-    return others.assign(**{column: table[column]})
+    """Return a table whose first column has short names of kernels, and the last the full names."""
+    result = table.drop(columns=column)
+    result.insert(0, "kernel", kernel_labels(table[column].tolist()))
+    return result.assign(**{column: table[column]})
 
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
-    """Return the groups of several texts that have one label."""
+    """Return the groups of two or more texts that have the same label."""
     texts_of_label: dict[str, list[str]] = {}
     for text in texts:
         texts_of_label.setdefault(labels[text], []).append(text)
@@ -79,25 +83,26 @@ def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
 
 
 def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
-    """The beginning of a text, and what stands where it begins to differ from others."""
+    """Return the start of a text, and the part where it begins to differ from other texts."""
     if differ_at < width - len(mark):
         return cut_end(text, width, mark)
     room = width - 2 * len(mark)
     head_width = room // 2
-    words_before = min(_WORD_BEFORE, room // 4)
-    start = max(differ_at - words_before, head_width)
+    context = min(_CONTEXT, room // 4)
+    start = max(differ_at - context, head_width)
     tail_width = width - head_width - len(mark)
     return _head(text, head_width) + mark + cut_end(text[start:], tail_width, mark)
 
 
 def cut_end(text: str, width: int, mark: str = "…") -> str:
-    """Cut the end of a text."""
+    """Shorten a text by cutting off its end."""
     if cells_of(text) <= width:
         return text
     return _head(text, max(width - len(mark), 0)) + mark
 
 
 def _head(text: str, width: int) -> str:
+    """Return the start of a text that fits a width."""
     head = text[: max(width, 0)]
     while head and cells_of(head) > width:
         head = head[:-1]
@@ -105,7 +110,7 @@ def _head(text: str, width: int) -> str:
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal a text without control characters takes."""
+    """Return the number of terminal cells of a text without control characters."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

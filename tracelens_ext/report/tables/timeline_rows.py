@@ -1,4 +1,4 @@
-"""Rows of the table `gpu_timeline` about the analyzed time, for all devices."""
+"""The rows of the table `gpu_timeline` about the analyzed time, for all devices."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Final
 
 from tracelens_ext.lazy import pd
 
+#: How the `type` of rows about the analyzed time begins.
 ANALYZED: Final = "analyzed_"
-#: What of the wall time of a device is not analyzed.
+#: The `type` of rows about time of a device that is not analyzed.
 SET_ASIDE: Final = ("not_recorded_time", "warm_up_time")
-#: What the analyzed time divides into, by the `type` without `analyzed_`.
+#: The `type` of rows about the parts of the analyzed time, without `analyzed_`.
 _PARTS: Final = (
     "computation_time",
     "exposed_comm_time",
@@ -20,12 +21,13 @@ _PARTS: Final = (
 
 
 def analyzed_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows about what is analyzed and what is not; none if all is analyzed everywhere.
+    """Return the rows about analyzed and not analyzed time; empty if all time is analyzed.
 
-    Of a device of which everything is analyzed, the table has no such rows; they are added.
+    The table has no such rows for a device whose time is all analyzed. They are added if another
+    device has them.
     """
-    kind = frame["type"].astype(str)
-    is_shown = kind.str.startswith(ANALYZED) | kind.isin(list(SET_ASIDE))
+    row_type = frame["type"].astype(str)
+    is_shown = row_type.str.startswith(ANALYZED) | row_type.isin(list(SET_ASIDE))
     if "device" not in frame or not is_shown.any():
         return frame[is_shown]
     blocks = []
@@ -38,13 +40,13 @@ def analyzed_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _all_analyzed(of_device: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a device of which everything is analyzed."""
+    """Return the rows for a device whose time is all analyzed."""
     total = of_device[of_device["type"] == "total_time"]
     parts = of_device[of_device["type"].isin(list(_PARTS))]
-    nothing = [
-        total.assign(**{"type": kind, "time ms": 0.0, "percent": 0.0})
-        for kind in SET_ASIDE
+    zero_rows = [
+        total.assign(**{"type": row_type, "time ms": 0.0, "percent": 0.0})
+        for row_type in SET_ASIDE
     ]
-    whole = total.assign(type=f"{ANALYZED}time")
+    analyzed_time = total.assign(type=f"{ANALYZED}time")
     named_parts = parts.assign(type=ANALYZED + parts["type"].astype(str))
-    return pd.concat(nothing + [whole, named_parts], ignore_index=True)
+    return pd.concat(zero_rows + [analyzed_time, named_parts], ignore_index=True)

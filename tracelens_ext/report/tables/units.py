@@ -1,8 +1,8 @@
-"""The unit of a column, read from its name, and how its numbers are shown.
+"""The unit of a column, which is read from its name, and the format of its numbers.
 
-Tables of this project carry the unit in the column name (`total_time_ms`, `avg_time_us`,
-`Kernel duration (µs)_sum`, `% of cpu_op time`); a time without a unit is in microseconds.
-Percentages are plain numbers from 0 to 100. The writers ask here and nowhere else.
+The names of columns contain the unit (`total_time_ms`, `avg_time_us`, `Kernel duration (µs)_sum`,
+`% of cpu_op time`). A time without a unit is in microseconds; a percentage is a number from 0 to
+100. All outputs take units and formats from here.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Facts that a report begins with, whatever it is written as.
+#: The facts with which a report begins, in every format.
 FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
-_SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
+_SHOWN_WHOLE = (
+    10**15
+)  # a spreadsheet shows 15 digits of a number, and zeros for the rest
 _MOST_DECIMALS = 9
-# outside of these a number has another unit
+# A number outside of this range is shown in another unit.
 _LARGE = 1000.0
 _SMALL = 0.1
-_SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
-#: Excel's, of bytes: two conditions and the rest are all that a format may hold.
+_SMALL_PERCENT = 0.05  # a smaller number with one decimal would be shown as 0.0
+#: Excel's format for bytes. A format has at most two conditions, and a part for other numbers.
 _SIZE_FORMAT = '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
 
 
 class Quantity(Enum):
-    """What kind of number a column holds."""
+    """The kind of number in a column."""
 
     TIME = "time"
     PERCENT = "percent"
@@ -48,27 +50,27 @@ class Quantity(Enum):
 
 @dataclass(frozen=True)
 class Unit:
-    """What a column's numbers are."""
+    """The unit of a column's numbers."""
 
     quantity: Quantity  #: the kind of number
-    #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    #: the unit after a number, such as `ms`, `µs`, `%` or `GB/s`; empty for none
     symbol: str = ""
-    decimals: int = 0  #: digits after the point that are worth showing
-    signed: bool = False  #: a difference, shown with its sign
+    decimals: int = 0  #: number of digits after the decimal point
+    signed: bool = False  #: True for differences, which are shown with their sign
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How the numbers of a column are shown, whoever shows them; points line up."""
+    """The format of a column's numbers in all outputs; their decimal points line up."""
 
     unit: Unit
-    fractions: bool = True  #: some of them are not whole
+    fractions: bool = True  #: True if some of the numbers are not whole
     largest: float = math.inf  #: the largest absolute value
 
     @classmethod
     def of(cls, name: str, numbers: npt.ArrayLike) -> Shown:
-        """A column's, or a fact's, by its name; infinities and what is missing tell nothing."""
-        import numpy as np  # here: the command line knows units before it needs numpy
+        """Return the format for a column or a fact, from its name and its finite numbers."""
+        import numpy as np  # here, because the command line uses units without numpy
 
         values = np.asarray(numbers, dtype=np.float64)
         values = values[np.isfinite(values)]
@@ -97,7 +99,10 @@ class Shown:
 
     @property
     def decimals(self) -> int:
-        """Digits after the point, so that the largest number of a column keeps three."""
+        """The number of digits after the decimal point.
+
+        If the largest number is below 1, it keeps three digits.
+        """
         decimals = self.unit.decimals
         if self.unit.quantity in (Quantity.COUNT, Quantity.UNKNOWN):
             if not self.fractions:
@@ -108,7 +113,7 @@ class Shown:
         return min(decimals, _MOST_DECIMALS)
 
     def text(self, value: float) -> str:
-        """Return a number without its unit, except for percentages; an empty text for none."""
+        """Return a number as text without its unit (percentages have it); empty for NaN."""
         if math.isnan(value):
             return ""
         if math.isinf(value):
@@ -122,13 +127,13 @@ class Shown:
             if 0 < value < _SMALL_PERCENT and not sign:
                 return "<0.1%"
             return f"{value:{sign}.1f}%"
-        if isinstance(value, int) and not self.decimals:  # exact, which a double is not
+        if isinstance(value, int) and not self.decimals:  # a double would not be exact
             return f"{value:{sign},d}"
         return f"{value:{sign},.{self.decimals}f}"
 
 
 def is_numeric(series: pd.Series) -> bool:
-    """Return whether a column holds numbers: no truth values, nothing complex."""
+    """Return True if a column has real numbers, which truth values are not."""
     kinds = pd.api.types
     dtype = series.dtype
     if kinds.is_bool_dtype(dtype) or kinds.is_complex_dtype(dtype):
@@ -140,7 +145,7 @@ _PERCENT = re.compile(r"%|percent|\bpct\b")
 _RATE = re.compile(
     r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])"
 )
-#: Rates whose names are spelled for scripts.
+#: Columns of rates whose names spell the unit with letters, digits and underscores only.
 _SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"} | dict.fromkeys(
     ("tokens_per_s", "tokens_per_s_without_idle"), "tokens/s"
 )
@@ -153,10 +158,12 @@ _COUNT_WORDS = frozenset(
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
 _US = Unit(quantity=Quantity.TIME, symbol="µs", decimals=3)
 _SIZES = ("kB", "KiB", "MB", "MiB", "GB", "GiB")
-#: Units by the word that names them in a column's name.
+#: The unit for each word that names one in the name of a column.
 _NAMED = {
     "ns": Unit(Quantity.TIME, "ns"),
-    **dict.fromkeys(("us", "µs", "\u03bcs"), _US),  # the last has the Greek letter
+    **dict.fromkeys(
+        ("us", "µs", "\u03bcs"), _US
+    ),  # the last one begins with the Greek letter
     "ms": Unit(quantity=Quantity.TIME, symbol="ms", decimals=3),
     **dict.fromkeys(
         ("s", "sec", "seconds"), Unit(quantity=Quantity.TIME, symbol="s", decimals=3)
@@ -202,8 +209,8 @@ _PLURALS = frozenset(
         "steps",
     }
 )
-#: What words tell where no unit is named, the most telling first.
-_TELLING = (
+#: The unit for words of a name that has no unit; earlier entries take precedence.
+_UNIT_OF_WORDS = (
     (
         frozenset({"ratio", "speedup", "factor"}),
         Unit(quantity=Quantity.RATIO, symbol="x", decimals=2),
@@ -217,7 +224,7 @@ _BEFORE_CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 
 @functools.lru_cache(maxsize=4096)
 def unit_of(column: str) -> Unit:
-    """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
+    """Return the unit of a column, from its name: `avg_time_us` has times in µs."""
     spaced = _BEFORE_CAPITALS.sub(" ", column)
     words = _WORDS.findall(spaced.lower())
     unit = _unsigned_unit(column, words)
@@ -227,7 +234,11 @@ def unit_of(column: str) -> Unit:
 
 
 def _unsigned_unit(column: str, words: list[str]) -> Unit:
-    """Try what a name can say, the most telling first: `Kernel duration (µs)_count` is a count."""
+    """Return the unit of a column as if it had no differences.
+
+    Several parts of a name may tell a unit. The first check that finds one decides, so
+    `Kernel duration (µs)_count` is a count.
+    """
     if _PERCENT.search(column.lower()):
         return Unit(quantity=Quantity.PERCENT, symbol="%", decimals=2)
     if column.endswith(_GIGABYTES_PER_SECOND):
@@ -239,27 +250,28 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
         return Unit(quantity=Quantity.RATE, symbol=rate.group(0), decimals=2)
     if not _COUNT_WORDS.isdisjoint(words):
         return Unit(Quantity.COUNT)
-    for word in reversed(words):  # the unit stands at the end of a name
+    for word in reversed(words):  # a unit is at the end of a name
         if word in _NAMED:
             return _NAMED[word]
-    for telling, unit in _TELLING:
-        if not telling.isdisjoint(words):
+    for unit_words, unit in _UNIT_OF_WORDS:
+        if not unit_words.isdisjoint(words):
             return unit
     return Unit(Quantity.UNKNOWN)
 
 
+#: Units of which each is 1000 times the one before it.
 _LADDERS = (("ns", "µs", "ms", "s"), ("B", "kB", "MB", "GB"))
 
 
 class FittingUnit(NamedTuple):
-    """A unit, and what to multiply numbers by for it."""
+    """A unit for the numbers of a column."""
 
     symbol: str
-    factor: float
+    factor: float  #: multiply the numbers by this to get them in the unit
 
 
 def fitting_unit(unit: str, largest: float) -> FittingUnit:
-    """Return the unit of a time or a size that shows a number best."""
+    """Return the unit of times or sizes in which a number has one to three digits."""
     ladder: tuple[str, ...] = (unit,)
     for units in _LADDERS:
         if unit in units:
@@ -277,31 +289,32 @@ def fitting_unit(unit: str, largest: float) -> FittingUnit:
 
 
 def header_text(name: object) -> str:
-    """Return a column's name as one text; the levels of a name of several are joined."""
+    """Return the name of a column as text; the levels of a name with several are joined."""
     if not isinstance(name, tuple):
         return str(name)
     levels = [str(level) for level in name]
     return " ".join(level for level in levels if level)
 
 
+#: Words in the name of a column that stand for a unit.
 _SPELLED = {"µs": {"us", "µs", "\u03bcs"}, "%": {"%", "percent", "percentage"}}
 _SPELLED["10⁹ bytes/s"] = {"gb"}
 
 
 def with_unit(name: str, unit: str) -> str:
-    """A column's name as a header: with its unit, where the name does not tell it."""
+    """Return the name of a column with its unit, unless the name has the unit already."""
     words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
     is_in_name = not unit or words & _SPELLED.get(unit, {unit.lower()})
     return name if is_in_name else f"{name} ({unit})"
 
 
 def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
-    """A table whose columns are named as headers; `units` by the names of columns."""
+    """Return a table whose column names have units, from a mapping of columns to units."""
     return frame.rename(
         columns={name: with_unit(name, unit) for name, unit in units.items()}
     )
 
 
 def fits_a_spreadsheet(value: int) -> bool:
-    """Say whether a spreadsheet shows every digit of a whole number (it shows 15)."""
+    """Return True if a spreadsheet shows every digit of a whole number (at most 15)."""
     return -_SHOWN_WHOLE < value < _SHOWN_WHOLE

@@ -84,9 +84,9 @@ class Chart {
     search.addEventListener("input", () => {
       const text = search.value.trim().toLowerCase();
       const found = labels.map((label) => label.toLowerCase().includes(text));
-      // What encloses a find stays in full colour, so that it can be followed.
+      // What encloses a find stays in full color, so that it can be followed.
       for (let node = labels.length - 1; node > 0; node -= 1) if (found[node]) found[parents[node]] = true;
-      this.data = [{ ...this.data[0], marker: { ...marker, colors: marker.colors.map((colour, node) => (found[node] ? colour : colour + PALE)) } }];
+      this.data = [{ ...this.data[0], marker: { ...marker, colors: marker.colors.map((color, node) => (found[node] ? color : color + PALE)) } }];
       this.draw();
     });
   }
