@@ -93,24 +93,24 @@ def test_percentages_are_of_the_baseline(
     before: Fraction, after: Fraction, limit: Fraction, above: bool
 ) -> None:
     budget = Budget("GEMM", above, limit, "%")
-    crossed = budget.crossed_by(before, after)
+    crossed = budget.is_crossed_by(before, after)
     if before:
         change = (after / before - 1) * 100
         assert crossed == (change > limit if above else change < limit)
     elif after:
         assert crossed == above, "more than any percentage of nothing"
     else:
-        assert crossed == budget.crossed_by(Fraction(7), Fraction(7)), "no change"
+        assert crossed == budget.is_crossed_by(Fraction(7), Fraction(7)), "no change"
 
 
 @given(ms, ms, st.booleans())
 def test_the_limit_itself_is_kept(
     before: Fraction, after: Fraction, above: bool
 ) -> None:
-    assert not Budget("x", above, after - before, "ms").crossed_by(before, after)
+    assert not Budget("x", above, after - before, "ms").is_crossed_by(before, after)
     if before:
         percent = 100 * (after - before) / before
-        assert not Budget("x", above, percent, "%").crossed_by(before, after)
+        assert not Budget("x", above, percent, "%").is_crossed_by(before, after)
 
 
 def slower() -> Comparison:

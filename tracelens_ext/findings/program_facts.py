@@ -94,6 +94,8 @@ class Fact(Enum):
     AMPERE = "Ampere or later"
     #: NVIDIA's, Hopper or a later data-center GPU.
     HOPPER = "Hopper or later"
+    #: NVIDIA's, a data-center GPU later than Hopper.
+    BLACKWELL = "Blackwell"
     #: Its matrix units compute in 8-bit floating point.
     FP8_UNITS = "FP8 units"
     #: NVLink or xGMI connects the GPUs.
@@ -235,7 +237,7 @@ _ASYNC_SCHEDULING: Final = re.compile(
 )
 _SHARDED: Final = re.compile(r"FSDP::|FullyShardedDataParallel|.*_fsdp")
 _BUCKETS: Final = re.compile(
-    r"DistributedDataParallel|.*torch::distributed::reducer|.*Reducer"
+    r"DistributedDataParallel|.*torch(?:::|\.)distributed(?:::|\.)(?:ddp\.)?reducer|.*Reducer"
 )
 _MAPS_MEMORY: Final = re.compile(r"(?:cu|hip)Mem(?:Create|Map|AddressReserve)")
 _FROM_POOL: Final = re.compile(
@@ -255,6 +257,7 @@ _FEWEST_LAUNCHES: Final = 20
 _SHORT_LAUNCH_NS: Final = 100_000
 _FIRST_AMPERE: Final = 80
 _FIRST_HOPPER: Final = 90
+_FIRST_BLACKWELL: Final = 100
 #: Graphics cards from here on lack Hopper's instructions.
 _FIRST_CARD: Final = 120
 
@@ -529,6 +532,12 @@ def _hopper(facts: ProgramFacts) -> str:
     return ""
 
 
+def _blackwell(facts: ProgramFacts) -> str:
+    if facts.shows(Fact.HOPPER) and min(facts.capabilities) >= _FIRST_BLACKWELL:
+        return facts.device_names
+    return ""
+
+
 def _fp8_units(facts: ProgramFacts) -> str:
     if facts.peaks and all("fp8" in peaks.matrix for peaks in facts.peaks):
         return facts.device_names
@@ -583,6 +592,7 @@ _TESTS: Final[Mapping[Fact, Callable[[ProgramFacts], str]]] = {
     Fact.BEFORE_AMPERE: _before_ampere,
     Fact.AMPERE: _ampere,
     Fact.HOPPER: _hopper,
+    Fact.BLACKWELL: _blackwell,
     Fact.FP8_UNITS: _fp8_units,
     Fact.FAST_LINK: _fast_link,
     Fact.PCIE_ONLY: _pcie_only,

@@ -11,43 +11,49 @@ from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.optimizer_steps import bytes_of_row
+from tracelens_ext.findings.optimizer_steps import bytes_of_row, launched_within
 from tracelens_ext.findings.program_facts import Fact
-from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.roofline.operation import Operation
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, EventKind
 
+_ADVICES: Final = (
+    AdviceVariant(
+        follows=(Fact.COMPILED,),
+        advice=(
+            "Keep tensors in the type in which they are computed with: cast weights once "
+            "instead of in every step, and compile the code around these casts as well."
+        ),
+        snippet="model = model.to(torch.bfloat16)",
+    ),
+    AdviceVariant(
+        requires=(Fact.BEFORE_AMPERE,),
+        advice=(
+            "Keep tensors in the type in which they are computed with: cast weights once "
+            "instead of in every step, or compile the model, which fuses casts into their "
+            "neighbors."
+        ),
+        snippet="model = model.half()  # or torch.compile(model)",
+    ),
+    AdviceVariant(
+        advice=(
+            "Keep tensors in the type in which they are computed with: cast weights once "
+            "instead of in every step, or compile the model, which fuses casts into their "
+            "neighbors."
+        ),
+        snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
+    ),
+)
 TEXT: Final = FindingText(
     title="Data type conversions: {saving}",
-    advices=(
-        AdviceVariant(
-            follows=(Fact.COMPILED,),
-            advice=(
-                "Keep tensors in the type in which they are computed with: cast weights once "
-                "instead of in every step, and compile the code around these casts as well."
-            ),
-            snippet="model = model.to(torch.bfloat16)",
-        ),
-        AdviceVariant(
-            requires=(Fact.BEFORE_AMPERE,),
-            advice=(
-                "Keep tensors in the type in which they are computed with: cast weights once "
-                "instead of in every step, or compile the model, which fuses casts into their "
-                "neighbors."
-            ),
-            snippet="model = model.half()  # or torch.compile(model)",
-        ),
-        AdviceVariant(
-            advice=(
-                "Keep tensors in the type in which they are computed with: cast weights once "
-                "instead of in every step, or compile the model, which fuses casts into their "
-                "neighbors."
-            ),
-            snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
-        ),
-    ),
+    advices=_ADVICES,
     reason="these kernels only convert; some conversions are wanted for accuracy",
     evidence={
         "casts": EvidenceText(what="conversions", unit="GPU events", see="kernels"),
@@ -56,8 +62,34 @@ TEXT: Final = FindingText(
             what="bytes that they move", unit="GB", see="roofline"
         ),
     },
+    variants={
+        "norms": VariantText(
+            advices=(
+                AdviceVariant(
+                    follows=(Fact.COMPILED,),
+                    advice=(
+                        "Use a fused norm, or compile the code around the norms as well: they "
+                        "compute in single precision, and convert to it and back in kernels "
+                        "of their own."
+                    ),
+                    snippet="torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Use a fused norm, or compile the model: its norms compute in single "
+                        "precision, and convert to it and back in kernels of their own."
+                    ),
+                    snippet="torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)",
+                ),
+            ),
+        ),
+    },
     least_share=0.5,
 )
+
+_NORMS: Final = re.compile(r"nn\.Module: \w*(?:Norm|norm)\w*$")
+#: Advice is about norms if at least this share of the conversions is in them.
+_MOST: Final = 0.5
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")
 #: Kernels that only cast, told without types: PyTorch's copies between types, and XLA's. Those
@@ -98,7 +130,14 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
     }
     code_of_events = code[claim.events].astype(np.int64)
     where = {"types": ranked(code_of_events, labels, claim.event_ns)}
-    return inspection.finding("dtype-casts", claim, numbers, text=TEXT, where=where)
+    norms = inspection.host_rows(_NORMS, EventKind.PYTHON_FUNCTION)
+    in_norms = launched_within(inspection, norms).of_gpu[claim.events] != NONE
+    variant = ""
+    if float(claim.event_ns[in_norms].sum()) > _MOST * claim.attributed_ns:
+        variant = "norms"
+    return inspection.finding(
+        "dtype-casts", claim, numbers, text=TEXT, where=where, variant=variant
+    )
 
 
 def _types(operation: Operation) -> str | None:

@@ -12,6 +12,7 @@ from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     HostIntervals,
+    innermost_during,
     innermost_segments,
 )
 from tracelens_ext.analysis.idle_time.shapes import Shape
@@ -36,6 +37,7 @@ from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.text import NO_OPERATION
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
+    NONE,
     NS_PER_MS,
     NS_PER_US,
     BoolArray,
@@ -464,6 +466,8 @@ _SYSTEM_CALLS: Final = {
     "nsys": "nsys profile -t cuda,nvtx,osrt",
     "rocprofv3": "rocprofv3 --hip-trace --marker-trace",
 }
+#: A range that is longer than this many gaps tells nothing of what the CPU does in one of them.
+_CLOSE_FACTOR: Final = 4
 #: Shapes of gaps in which the question is what the CPU does.
 _PHASES: Final = ("few", "pauses")
 #: Parts of a training step that compiling the model speeds up.
@@ -603,11 +607,29 @@ def _what_would_show_it(
     """Return what records the CPU's activity in a claim; empty if most of it is recorded."""
     trace = inspection.work.trace
     seen_ms = cpu_time["launching"] + cpu_time["operations"]
+    seen_ms += _in_close_ranges_ms(inspection, claim)
     has_frames = trace.count_of(EventKind.PYTHON_FUNCTION) > 0
     if has_frames or seen_ms > _MOST * claim.attributed_ms:
         return ""
     how = inspection.missing.get("stacks")
     return how or _SYSTEM_CALLS.get(program_of(trace).tool, _SAMPLING_PROFILER)
+
+
+def _in_close_ranges_ms(inspection: Inspection, claim: Claim) -> float:
+    """Return how much of a claim is in ranges of the program that are about as long as the gap."""
+    intervals = claim.intervals
+    trace = inspection.work.trace
+    gaps = inspection.wall.classified.gaps
+    rows = innermost_during(
+        trace=trace,
+        kinds=(EventKind.USER_ANNOTATION, EventKind.CPU_OP),
+        intervals=HostIntervals(intervals.thread, intervals.start, intervals.end),
+        ignored=("ProfilerStep#",),
+    )
+    gap_ns = gaps.end[intervals.gap] - gaps.start[intervals.gap]
+    is_close = (rows != NONE) & (trace.dur[rows] <= _CLOSE_FACTOR * gap_ns)
+    is_close &= trace.kind[rows] == EventKind.USER_ANNOTATION
+    return float(claim.ns[is_close].sum()) / NS_PER_MS
 
 
 def _is_late(wall: WallTime) -> BoolArray:
