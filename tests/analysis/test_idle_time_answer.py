@@ -12,7 +12,7 @@ from tests.support.gap_helpers import TRACES, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.answer import idle_time_answer, observed_time
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.iterations.selection import EventFilter
 
 if TYPE_CHECKING:
