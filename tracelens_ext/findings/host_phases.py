@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     KINDS_OF_COLUMN,
     HostColumn,

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import blocking_calls
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.attribution import frames_around, ranked
 from tracelens_ext.findings.finding import Claim, Place

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.coverage.warm_up_events import compilations, slow_regions
-from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -108,7 +108,7 @@ def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
     capture_starts, _ = captures(trace)
     with_own_detector = np.concatenate(
         (
-            causes.blocking_calls(work),
+            blocking_calls(work),
             compilations(trace),
             slow_regions(trace),
             capture_starts,
