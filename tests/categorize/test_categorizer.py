@@ -1,4 +1,4 @@
-"""The categoriser: order of precedence, answers in the order asked, failing plugins."""
+"""The categorizer: order of precedence, answers in the order asked, failing plugins."""
 
 from __future__ import annotations
 
