@@ -298,11 +298,12 @@ def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN40
         profiler: A profiler of PyTorch that has stopped, or a `Recording`.
     """
     rank = process_rank(torch) or 0
-    export = profiler.export_chrome_trace
-    unfinished = None
     if isinstance(profiler, Recording):
         export = profiler.export
         unfinished = profiler.current
+    else:
+        export = profiler.export_chrome_trace
+        unfinished = None
     with tempfile.TemporaryDirectory(prefix=".tracelens-ext-", dir=folder) as scratch:
         plain = Path(scratch) / "trace.json"
         packed = Path(scratch) / "trace.json.gz"
