@@ -82,8 +82,8 @@ def test_the_innermost_event_during_an_interval_covers_half_of_it(
     trace = trace_of(spans, kind)
     on_thread = intervals_on_thread(trace, intervals)
     innermost = innermost_during(trace, (kind,), on_thread).tolist()
-    ends = zip(on_thread.start.tolist(), on_thread.end.tolist(), strict=True)
-    for row, (start, end) in zip(innermost, ends, strict=True):
+    bounds = zip(on_thread.start.tolist(), on_thread.end.tolist(), strict=True)
+    for row, (start, end) in zip(innermost, bounds, strict=True):
         covering = []
         for event in rows_of_events(trace):
             overlap = min(trace.end[event], end) - max(trace.ts[event], start)
