@@ -132,7 +132,9 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
         ),
     ],
 )
-def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -> None:
+def test_the_finding_that_gets_the_wait_for_a_copy(
+    copied: str, expected: dict[str, float]
+) -> None:
     """That of a batch goes with pinned memory; values are waited for wherever they arrive."""
     maker = idle_for(20 * MS, 30 * MS)
     maker.call("cudaMemcpyAsync", 20 * MS, 9 * MS, correlation=3)

@@ -121,7 +121,7 @@ def test_captures_before_the_loop_are_start_up_and_those_in_it_are_not() -> None
     assert found.attributed_ms == pytest.approx(2 * 3.9, rel=0.02)
 
 
-def test_a_full_queue_is_told_and_saves_nothing() -> None:
+def test_a_full_launch_queue_informs_and_saves_nothing() -> None:
     maker = TraceMaker()
     for number in range(100):
         at = number * 200
@@ -140,7 +140,7 @@ def test_a_full_queue_is_told_and_saves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("frames", "told"), [(16_000, True), (200, False)])
-def test_a_dense_host_is_told_what_its_recording_may_cost(
+def test_many_cpu_events_lower_the_confidence_in_idle_time(
     frames: int, told: bool
 ) -> None:
     maker, begins = loop(holes={5: 10, 10: 10})

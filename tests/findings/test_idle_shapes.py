@@ -115,7 +115,7 @@ def test_ranges_that_differ_in_a_number_are_one_place() -> None:
     assert code.tolist() == [0, 0, 0, 1, 2, -1]
 
 
-def test_what_the_trace_does_not_show_is_to_be_found_out_first() -> None:
+def test_without_cpu_work_in_gaps_the_advice_is_to_record_more() -> None:
     program = Program()
     for _ in range(3):
         busy(program)
@@ -146,7 +146,7 @@ def test_a_range_around_everything_tells_nothing_of_gaps() -> None:
     assert host_bound(program).advice.startswith("Find out what the CPU does")
 
 
-def test_what_the_cpu_calls_during_gaps_of_early_launches_is_no_place_of_them() -> None:
+def test_calls_during_gaps_of_early_launches_are_no_places() -> None:
     program = Program()
     for number in range(400):
         program.launch(20, cost=1)

@@ -120,7 +120,7 @@ def test_a_well_tuned_trace_has_no_findings() -> None:
         ("aten::to", "aten::copy_", COPYING, (X, TURNED)),
     ],
 )
-def test_layouts(
+def test_layout_conversions(
     outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
 ) -> None:
     kernels = Kernels().rest()
@@ -150,7 +150,7 @@ def test_layouts(
         ("aten::copy_", "Memcpy HtoD (Pinned -> Device)", (X, X), "aten::contiguous"),
     ],
 )
-def test_no_layouts(
+def test_kernels_and_copies_that_convert_no_layout(
     name: str, kernel: str, tensors: tuple[Tensor, ...], outer: str
 ) -> None:
     kernels = Kernels().rest()
@@ -394,7 +394,9 @@ def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
 
 
 @pytest.mark.parametrize(("between", "saving"), [("aten::div", 200), ("aten::mm", 0)])
-def test_without_shapes_attention_is_told_by_names(between: str, saving: float) -> None:
+def test_without_shapes_attention_is_found_by_names(
+    between: str, saving: float
+) -> None:
     kernels = Kernels()
     for name in (
         "aten::bmm",

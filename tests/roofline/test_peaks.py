@@ -97,7 +97,7 @@ def test_computed_peaks_are_those_of_the_datasheet(
     assert computed.vector["fp32"] == pytest.approx(listed.vector["fp32"], rel=0.07)
 
 
-def test_what_graphics_cards_have_less() -> None:
+def test_graphics_cards_have_lower_matrix_peaks_or_none() -> None:
     card = find_peaks("NVIDIA GeForce RTX 3090")
     gtx = find_peaks("GeForce GTX 1650")
     assert card is not None
@@ -201,7 +201,7 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
         ("", "memory is None"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_a_line(
+def test_an_error_in_a_file_of_peaks_is_one_line(
     tmp_path: Path, text: str, said: str
 ) -> None:
     path = tmp_path / "peaks"

@@ -87,20 +87,21 @@ def analyzed(*operations: tuple[str, Any, float], **more: str) -> TreePerfAnalyz
     return TreePerfAnalyzer(document(*operations, **more))
 
 
-def test_what_is_all_different_is_looked_at_once(
+def test_each_operation_is_modelled_once_even_if_all_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
-    def counted(module: Any, name: str) -> None:
-        what = getattr(module, name)
-        monkeypatch.setattr(
-            module,
-            name,
-            lambda *given, **more: asked.update([name]) or what(*given, **more),
-        )
+    def count_calls(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
 
-    for module, name in (
+        def counted(*arguments: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for owner, name in (
         (operation_groups, "parsed"),
         (op_arguments, "parsed"),
         (rows_found, "RooflineRow"),
@@ -108,26 +109,28 @@ def test_what_is_all_different_is_looked_at_once(
         (BoundRule, "finds"),
         (BoundRule, "allows"),
     ):
-        counted(module, name)
+        count_calls(owner, name)
     count = 300
-    each = [("aten::mm", arguments([n, 8], [8, n]), 1.0) for n in range(1, count + 1)]
-    made = document(*each)
-    for n, event in enumerate(
-        e for e in made["traceEvents"] if e.get("cat") == "kernel"
-    ):
-        event["name"] = f"k{n}"
-    analyzer = TreePerfAnalyzer(made, use_kernel_name_categories=True)
+    products = [
+        ("aten::mm", arguments([rows, 8], [8, rows]), 1.0)
+        for rows in range(1, count + 1)
+    ]
+    trace = document(*products)
+    kernels = [each for each in trace["traceEvents"] if each.get("cat") == "kernel"]
+    for number, kernel in enumerate(kernels):
+        kernel["name"] = f"k{number}"
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     found = analyzer.roofline()
     assert [len(row.operation.tensors) for row in found.rows] == [2] * count
-    assert asked["RooflineRow"] == count
-    assert asked["Tensor"] == 2 * count
-    assert asked["parsed"] <= count + 3
-    assert asked["finds"] <= 4 * count
-    assert asked["allows"] <= count + 30
-    asked.clear()
+    assert calls["RooflineRow"] == count
+    assert calls["Tensor"] == 2 * count
+    assert calls["parsed"] <= count + 3
+    assert calls["finds"] <= 4 * count
+    assert calls["allows"] <= count + 30
+    calls.clear()
     analyzer.get_df_kernel_launchers_unique_args()
     analyzer.table("short_kernels_summary")
-    assert asked["parsed"] <= count + 3
+    assert calls["parsed"] <= count + 3
 
 
 def test_shorter_operations_beyond_the_bound_are_one_row(
@@ -285,7 +288,7 @@ def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
         ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
     ],
 )
-def test_what_is_over_the_roofline_is_explained(
+def test_a_note_explains_rows_over_the_roofline(
     size: list[int], device: str, why: str
 ) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
@@ -295,7 +298,7 @@ def test_what_is_over_the_roofline_is_explained(
     assert "(aten::add)" in note
 
 
-def test_what_is_selected() -> None:
+def test_a_selection_without_operations_is_a_usage_error() -> None:
     analyzer = analyzed(("aten::mm", MM, 500))
     assert len(analyzer.get_df_roofline(selection=EventFilter(step=3))) == 1
     with pytest.raises(UsageError, match="ProfilerStep#4"):

@@ -212,28 +212,47 @@ EXPERTS = [tensor(8, 32, 64), tensor(8, 64, 16)]
 CHOICE = [tensor(4, 2, kind=F32), tensor(4, 2, kind=INT)]
 
 
-def test_experts() -> None:
+#: Of 4 tokens for 2 experts each, with the weights of `EXPERTS`.
+EXPERTS_FLOPS = 2 * 4 * 2 * 64 * (32 + 16)
+
+
+def test_fused_experts_read_the_weights_of_those_expected_to_be_chosen() -> None:
     found = cost("vllm::outplace_fused_experts", tensor(4, 64), *EXPERTS, *CHOICE)
-    assert (found.family, found.flops) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    assert (found.family, found.flops) == ("MoE_fused_fwd", EXPERTS_FLOPS)
     active = 8 * (1 - (6 / 8) ** 4)
     assert found.bytes == round(512 + active * 64 * 48 * 2) + 512
     assert found.parameters["gated"] is True
-    marlin = [tensor(8, 4, 64, kind=INT), tensor(8, 1, 128, kind=INT)]
+
+
+def test_fused_experts_with_packed_weights() -> None:
+    packed = [tensor(8, 4, 64, kind=INT), tensor(8, 1, 128, kind=INT)]
     scales = [tensor(8, 1, 32), tensor(8, 1, 64), tensor(4, 8)]
-    packed = cost("vllm::fused_marlin_moe", tensor(4, 64), *marlin, *scales, *CHOICE)
-    assert (packed.flops, packed.parameters["topk"]) == (found.flops, 2)
-    quantised = [tensor(8, 32, 64, kind=FP8), tensor(8, 64, 16, kind=FP8)]
-    direct = [
+    found = cost("vllm::fused_marlin_moe", tensor(4, 64), *packed, *scales, *CHOICE)
+    assert found.flops == EXPERTS_FLOPS
+    assert found.parameters["topk"] == 2
+
+
+def test_fused_experts_that_are_given_their_number_of_choices() -> None:
+    arguments = [
         tensor(4, 64),
         tensor(4, 64, kind=FP8),
-        *quantised,
+        tensor(8, 32, 64, kind=FP8),
+        tensor(8, 64, 16, kind=FP8),
         *[NOTHING] * 4,
         value(2),
     ]
-    assert cost("aiter::fmoe_fp8_blockscale_g1u1", *direct).flops == found.flops
-    for wrong in ([tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]):
-        with pytest.raises(NoModelError):
-            cost("vllm::outplace_fused_experts", *wrong)
+    found = cost("aiter::fmoe_fp8_blockscale_g1u1", *arguments)
+    assert found.flops == EXPERTS_FLOPS
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]],
+    ids=["no experts", "no choice", "no tokens"],
+)
+def test_fused_experts_without_an_argument_have_no_model(arguments: list[Any]) -> None:
+    with pytest.raises(NoModelError):
+        cost("vllm::outplace_fused_experts", *arguments)
 
 
 def test_experts_whose_weights_show_below_the_engines_operation() -> None:
