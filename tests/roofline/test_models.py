@@ -194,7 +194,7 @@ def test_transposed_convolutions_have_gradients_too() -> None:
     assert found[1] == 2 * 2 * (2 * 3 * 64) * 5 * 9
 
 
-def test_convolution_and_gradient_tell_each_other_sizes_that_are_not_recorded() -> None:
+def test_a_convolution_and_its_gradient_give_each_other_missing_sizes() -> None:
     """Without concrete inputs; where several results fit, nothing is assumed."""
     x = tensor(2, 3, 8, 8)
     w = tensor(5, 3, 3, 3)
@@ -331,7 +331,7 @@ def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"]
 )
-def test_texts_that_are_no_arguments(text: str) -> None:
+def test_malformed_arguments_have_no_dims(text: str) -> None:
     op = of_texts("aten::add", (), text, text, text, text)
     assert op.dims == ()
 
@@ -356,7 +356,7 @@ TEXTS = st.sampled_from(
     st.lists(st.tuples(DIMS, KINDS, DIMS, TEXTS), max_size=14),
     st.sampled_from(["", "void f<c10::Half, 4>()", "OpaqueType<16u>"]),
 )
-def test_no_model_answers_nonsense(
+def test_costs_are_integers_of_at_least_0_for_any_arguments(
     name: str, arguments: list[tuple[object, str, object, str]], kernel: str
 ) -> None:
     columns = [json.dumps([argument[i] for argument in arguments]) for i in range(4)]

@@ -159,7 +159,7 @@ def test_shorter_operations_beyond_the_bound_are_one_row(
     assert len(analyzed(*each[:3]).get_df_roofline()) == 3
 
 
-def test_a_row_an_operation_with_its_best_case() -> None:
+def test_rows_are_operations_with_their_best_case() -> None:
     analyzer = analyzed(
         ("aten::mm", MM, 1000), ("aten::mm", MM, 500), ("my::op", MM, 100)
     )
@@ -226,7 +226,7 @@ def test_single_precision_is_judged_by_tf32_where_the_kernel_uses_it() -> None:
     assert "single precision without TF32" in why["aten::bmm"]
 
 
-def test_sums_before_ratios() -> None:
+def test_ratios_of_families_are_of_sums() -> None:
     analyzer = analyzed(
         ("aten::mm", MM, 1000),
         ("aten::mm", arguments([64, 64], [64, 64]), 10),
@@ -490,7 +490,7 @@ def test_the_command_is_readable_at_80_columns(
     assert "1 more not shown (use --top)" in out
 
 
-def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_as_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trace, "--json", "--sort", "time") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["facts"]["GPU time modeled (%)"] == pytest.approx(100 * 1.1 / 1.2)
@@ -510,7 +510,7 @@ def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--step", "9"], "there is no ProfilerStep#9"),
     ],
 )
-def test_usage(
+def test_usage_errors_of_the_command(
     trace: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
 ) -> None:
     assert command(trace, *given) == 2
@@ -547,7 +547,7 @@ def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:
     assert openpyxl.load_workbook(tmp_path / "r.xlsx")["GEMM"].max_row == 2
 
 
-def test_without_shapes_there_is_no_sheet_and_a_word(tmp_path: Path) -> None:
+def test_without_shapes_a_note_replaces_the_sheet(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(document(("aten::mm", {}, 50))), encoding="utf-8")
     assert "roofline" not in generate_perf_report_pytorch(path, tmp_path / "r.xlsx")
@@ -555,14 +555,14 @@ def test_without_shapes_there_is_no_sheet_and_a_word(tmp_path: Path) -> None:
     assert "record_shapes=True" in advice(analyzer.work, analyzer.roofline())[0]
 
 
-def test_a_family_that_is_none() -> None:
+def test_an_unknown_family_is_a_usage_error() -> None:
     analyzer = analyzed(("aten::mm", MM, 50))
     assert len(analyzer.get_df_performance_model("SDPA_fwd")) == 0
     with pytest.raises(UsageError, match="there is no family 'GEM'"):
         analyzer.get_df_performance_model("GEM")
 
 
-def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
+def test_the_chart_has_a_point_for_each_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
     sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()

@@ -287,7 +287,7 @@ def test_the_command_prints_its_error_first(
 
 
 @pytest.mark.slow
-def test_the_page_does_what_it_says(
+def test_the_examples_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands and its program run, its first line is printed, its JSON has every field."""
