@@ -63,9 +63,8 @@ class CallsOfGroup(NamedTuple):
     """The calls of a process group."""
 
     calls: pd.DataFrame  #: a row for each call, numbered by `call_in_group`
-    kernels: (
-        pd.DataFrame
-    )  #: a row for each kernel, with the `call_in_group` of its call
+    #: a row for each kernel, with the `call_in_group` of its call
+    kernels: pd.DataFrame
     #: for each rank, the first call that was launched after its last recorded one, if there is any
     stuck: pd.DataFrame
 

@@ -36,9 +36,8 @@ class MatchedBy(StrEnum):
 
     SEQ = "seq"  #: by the sequence number that PyTorch records
     ORDER = "order"  #: by their order within an iteration in which all ranks make the same calls
-    ALIGNMENT = (
-        "alignment"  #: by their ends, in an iteration in which the ranks' calls differ
-    )
+    #: by their ends, in an iteration in which the ranks' calls differ
+    ALIGNMENT = "alignment"
     UNNAMED = "unnamed"  #: by order, because the process group is not recorded
 
 

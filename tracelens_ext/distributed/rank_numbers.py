@@ -30,9 +30,8 @@ class RankSource(StrEnum):
 
     METADATA = "metadata"  #: the trace records its rank
     NAME = "name"  #: the name of the file contains the rank
-    ORDER = (
-        "order"  #: the rank is the next free number, in the order of the traces' names
-    )
+    #: the rank is the next free number, in the order of the traces' names
+    ORDER = "order"
 
 
 @dataclass(frozen=True)

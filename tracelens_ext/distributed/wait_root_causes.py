@@ -53,9 +53,8 @@ ROOT_CAUSE_KEYS = ["cause", "rank", "process_group", "iteration"]
 class RootCauses(NamedTuple):
     """The root causes of waits."""
 
-    kernels: (
-        pd.DataFrame
-    )  #: the kernels with `cause`, `caused_by_call` and `caused_by_rank`
+    #: the kernels with `cause`, `caused_by_call` and `caused_by_rank`
+    kernels: pd.DataFrame
     table: pd.DataFrame  #: the table `wait_root_causes`
 
 
