@@ -22,7 +22,7 @@ def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
     assert pack.name == "DEF:ABC"
 
 
-def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
+def test_a_worker_without_the_files_categorizes_in_the_same_way(tmp_path: Path) -> None:
     rules = tmp_path / "mine.toml"
     chosen = tmp_path / "map.json"
     rules.write_text(
@@ -37,7 +37,9 @@ def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
     assert found.category == ["Mine", "Theirs"]
 
 
-def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) -> None:
+def test_the_key_depends_on_the_contents_of_rules_and_not_on_their_folder(
+    tmp_path: Path,
+) -> None:
     keys = []
     for name, category in (("a", "Mine"), ("b", "Mine"), ("c", "Yours")):
         path = tmp_path / name / "r.toml"
@@ -47,7 +49,7 @@ def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) 
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_packs_that_are_switched_off_are_part_of_what_is_asked() -> None:
+def test_the_key_depends_on_disabled_packs() -> None:
     without = portable_rules((), None, (), ["gemm"])
     assert without["disabled_packs"] == ["gemm"]
     assert (
