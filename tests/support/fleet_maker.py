@@ -226,7 +226,7 @@ class Simulation:
                 self.events[rank].append(annotation)
 
     def _run_step(self, step: int) -> None:
-        """Run the programs of all ranks. A rank pauses at a call until all ranks have reached it."""
+        """Run the programs of all ranks; a rank pauses at a call until its other ranks arrive."""
         programs = [self._program(rank) for rank in range(self.rank_count)]
         position = [0] * self.rank_count
         arrived_ranks: dict[tuple[object, ...], dict[int, Operation]] = defaultdict(
