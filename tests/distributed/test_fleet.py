@@ -490,10 +490,10 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
 
 
 def rank_and_source(
-    metadata: dict[str, object], url: str, place: int
+    metadata: dict[str, object], url: str, lowest_rank: int
 ) -> tuple[int, str]:
     (ranks,) = assign_ranks(
-        [rank_hints(metadata, url, devices=(0,))], first_place=place
+        [rank_hints(metadata, url, devices=(0,))], lowest_rank=lowest_rank
     )
     return ranks.first, ranks.source
 

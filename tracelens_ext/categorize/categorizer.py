@@ -461,9 +461,8 @@ class Explanation:
 
     category: str
     winner: RuleMatch | None  #: the match that decided; None if nothing matched
-    others: tuple[
-        RuleMatch, ...
-    ]  #: the other matches of the name, in order of precedence
+    #: the other matches of the name, in order of precedence
+    others: tuple[RuleMatch, ...]
 
 
 def explain(

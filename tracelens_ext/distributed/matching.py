@@ -138,9 +138,8 @@ def number_calls(rows: pd.DataFrame) -> None:
 class OrderNumbering(NamedTuple):
     """The calls of kernels, numbered by iteration and by position in the iteration."""
 
-    number: (
-        Int64Array  #: kernels with equal iteration and position share a number, (k,)
-    )
+    #: kernels with equal iteration and position share a number, (k,)
+    number: Int64Array
     is_alike: BoolArray  #: True if all ranks make the same calls in the kernel's iteration, (k,)
 
 

@@ -343,9 +343,8 @@ class _ExplainedWaits(NamedTuple):
 
     waiting: Int64Array  #: rows of the kernels that wait, (w,)
     late: Int64Array  #: rows of the kernels of the same calls on the late ranks, (w,)
-    shared: (
-        Int64Array  #: rows of the late ranks' kernels of the last shared calls, (w,)
-    )
+    #: rows of the late ranks' kernels of the last shared calls, (w,)
+    shared: Int64Array
     #: the share of the wait that each of `OWN_ACTIVITIES`, transfers and waits explain, (w, a + 2)
     share: Float64Array
 
