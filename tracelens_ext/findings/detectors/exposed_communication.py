@@ -1,4 +1,4 @@
-"""Collectives that run while nothing is computed."""
+"""Communication that runs while the GPU computes nothing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ TEXT: Final = FindingText(
             ),
         ),
     ),
-    reason="a collective also runs while it waits for slower ranks, which one trace cannot show",
+    reason=(
+        "a collective also runs while it waits for slower ranks, which one trace cannot show; "
+        "tracelens-ext fleet compares all ranks"
+    ),
     evidence={
         "total_ms": EvidenceText("total communication", "ms", "coll_analysis"),
         "exposed_ms": EvidenceText("exposed", "ms", "gpu_timeline"),
@@ -187,7 +190,7 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: The kinds of collectives, by the variant of the text; the first that fits counts.
+#: Names of collectives, by the variant of the text; the first pattern that fits decides.
 _KINDS: Final = {
     "": re.compile(r"all_?reduce", re.IGNORECASE),
     "exchange": re.compile(r"all_?to_?all", re.IGNORECASE),
@@ -199,7 +202,7 @@ _KINDS: Final = {
 
 @detector("exposed-communication", TEXT, remedy=Remedy.OVERLAPS)
 def exposed_communication(inspection: Inspection) -> Finding | None:
-    """Collectives that run while nothing is computed."""
+    """Detect communication that runs while the GPU computes nothing."""
     work = inspection.work
     is_communication = work.is_communication
     is_computation = ~(is_communication | work.is_copy)
@@ -220,7 +223,7 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
 
 
 def _largest_kind(inspection: Inspection, claim: Claim) -> str:
-    """Return the kind of collective that has most of a claim; empty for all-reduces and others."""
+    """Return the variant for the collectives with most of a claim; empty for all-reduces."""
     described = communication_of(inspection.work).loc[claim.events]
     # NCCL runs some collectives, such as all-to-all, with kernels named after another.
     is_named = described["Collective name"] != ""
