@@ -1,8 +1,8 @@
-"""`TreePerfAnalyzer`: a trace, its call tree, its GPU events, and the analyses of them.
+"""`TreePerfAnalyzer`: a trace, its call tree, its GPU events, and everything computed from them.
 
-The columns of a table are described where it is declared, in the package of its subject, and in
-`docs/reference/tables.md`. Methods that TraceLens has too are here; the others come from the
-registry.
+The columns of a table are described where the table is declared, in the package of its subject, and
+in `docs/reference/tables.md`. The methods that TraceLens has as well are written out here; the
+methods for other tables come from the registry.
 """
 
 from __future__ import annotations
@@ -82,24 +82,24 @@ class TreePerfAnalyzer(TableMethods):
             columns; the trace must have been recorded with stacks).
         include_unlinked_kernels: whether GPU events whose launch is not in the trace count in the
             GPU timeline. They are in the kernel tables either way.
-        rules: TOML files of categorization rules that win over all others.
-        categorizer: `"jax"`, `"vllm:gpt-oss"` …, a class map, or a callable, that is asked before
+        rules: TOML files with categorization rules, which take precedence over all others.
+        categorizer: `"jax"`, `"vllm:gpt-oss"` …, a class map, or a callable, which is asked before
             the built-in rules. Giving any of these, or `disabled_packs`, switches categories on.
-        maps: folders of engine/model maps that `categorizer` may name.
-        disabled_packs: names of rule packs, built-in ones too, that take no part.
+        maps: folders with the engine/model maps that `categorizer` may name.
+        disabled_packs: names of rule packs that are not used; these may be built-in packs.
         progress: called with (bytes of the file read so far, its size or None) while reading.
-        cache: whether a large trace, and its tree, are kept in the user's cache and taken from
-            there; or a cache of your own.
-        capture: a trace, or a folder of traces, in which the CUDA graphs that this trace launches
-            were captured: their kernels get operations, shapes and modules from there. Captures in
-            the trace itself are always found.
-        allow_truncated: whether the events before the place where a file is cut off or damaged are
-            analyzed; `trace.provenance.notes` says what is lost.
-        reading: what else can be chosen about reading.
+        cache: whether a large trace and its tree are stored in the user's cache and read from it;
+            or a cache of your own.
+        capture: a trace, or a folder of traces, recorded while the CUDA graphs were captured that
+            this trace launches. The kernels in the graphs get their operations, shapes and modules
+            from there. Captures in the trace itself are always found.
+        allow_truncated: whether a truncated or damaged file is analyzed up to the damage;
+            `trace.provenance.notes` then says what is lost.
+        reading: further options for reading.
 
     Raises:
         TraceError: the trace cannot be analyzed; the message says why and what to do.
-        RuleError, UsageError: `rules` or `categorizer` are no good.
+        RuleError, UsageError: `rules` or `categorizer` cannot be used.
     """
 
     @takes_old_arguments
@@ -121,9 +121,9 @@ class TreePerfAnalyzer(TableMethods):
         allow_truncated: bool = False,
         reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
-        #: the parts of what is computed from this trace that failed, and were left out
+        #: the parts of the analysis that failed and were left out
         self.failures = PartFailures()
-        #: the findings that were computed last: a simulation that is made again needs their claims
+        #: the last computed findings; a simulation that is made again needs their claims
         self._last_findings: Findings | None = None
         has_choice = rules or disabled_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or has_choice)
@@ -135,7 +135,7 @@ class TreePerfAnalyzer(TableMethods):
         )
         self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
-            # Rules that cannot be used are refused before the trace is read.
+            # Invalid rules are refused before the trace is read.
             self.categorizer = make_categorizer(categorizer=categorizer)
         reading = replace(
             reading, allow_truncated=allow_truncated or reading.allow_truncated
@@ -150,7 +150,7 @@ class TreePerfAnalyzer(TableMethods):
         self.tree: CallTree = CallTree(
             self.trace, add_python_func=add_python_func, links=links
         )
-        #: what graph launches replay, where a capture is known
+        #: what the graph launches replay; None unless captures are known
         self.graph_replays: GraphReplays | None = None
         replays = find_replays(
             tree=self.tree, source=capture, cache=store, reading=reading
@@ -199,7 +199,7 @@ class TreePerfAnalyzer(TableMethods):
         )
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the facts of the first sheet, the methods for tables."""
+        """Return the HTML for a notebook: facts of the first sheet, and methods for tables."""
         facts = overview(self.gpu_events, self.coverage)
         rows = [[label, str(value)] for label, value in facts]
         table = pd.DataFrame(rows).to_html(index=False, header=False)
@@ -223,7 +223,7 @@ class TreePerfAnalyzer(TableMethods):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong so far and was left out: `plugin NAME: error`, and parts that failed."""
+        """Errors of plugins so far (`plugin NAME: error`), and messages about parts that failed."""
         plugin_problems = list(default_registry().problems)
         if self.categorizer is not None:
             plugin_problems += self.categorizer.problems
@@ -233,7 +233,7 @@ class TreePerfAnalyzer(TableMethods):
 
     @cached_property
     def coverage(self) -> CategoryCoverage:
-        """How much of the GPU time is linked, and how much of it the categories explain."""
+        """How much of the GPU time has a launch in the trace, and how much has a category."""
         with self.failures.base("The category coverage"):
             return measure_coverage(self.gpu_events)
 
@@ -258,12 +258,14 @@ class TreePerfAnalyzer(TableMethods):
     def _whole_simulation(self) -> Simulation:
         with self.failures.base("The simulation"):
             simulation = Simulation(self.gpu_events)
-            if self._last_findings is not None:  # the simulation was forgotten since
+            if (
+                self._last_findings is not None
+            ):  # the simulation was discarded in the meantime
                 tell_claims(simulation, self._last_findings.findings)
             return simulation
 
     def forget_replay(self) -> None:
-        """Free the memory of the simulation; it is made again when it is needed."""
+        """Discard the simulation to free its memory; it is made again when it is needed."""
         vars(self).pop("_whole_simulation", None)
 
     @cached_per_object
@@ -311,13 +313,13 @@ class TreePerfAnalyzer(TableMethods):
         finding: str | None = None,
         top: int = DEFAULT_TOP,
     ) -> Reproduction:
-        """Return a script that runs operations of this trace alone; it needs PyTorch only.
+        """Return a script that runs operations of this trace in isolation. It needs only PyTorch.
 
         Args:
             op: a regular expression; only operations whose name it matches.
             row: only the operation of this row of `ops_unique_args`, from 1.
-            finding: only the operations behind the finding of this id.
-            top: at most so many operations, those with the most GPU time; 0 for all.
+            finding: only the operations behind the finding with this id.
+            top: how many operations at most, those with the most GPU time first; 0 for all.
 
         Raises:
             UsageError: no operation is chosen.
@@ -365,7 +367,8 @@ class TreePerfAnalyzer(TableMethods):
             include_kernel_details: also `kernel_details`: for each GPU event launched a dictionary
                 with `name`, `dur` (µs) and `stream`.
             include_call_stack: also `parent_module`, the class of the innermost `nn.Module` around
-                it (`NA` for none), and `call_stack`, its name and the modules, a list as text.
+                the operation (`NA` for none), and `call_stack`, the names of the operation and its
+                modules, a list as text.
             include_first_occurrence_time: also `ts`, its start (µs since the first event).
         """
         trace = self.trace
@@ -391,7 +394,8 @@ class TreePerfAnalyzer(TableMethods):
             frame["ts"] = trace.ts[rows] / NS_PER_US
         return frame
 
-    # The next three may be called on the class, with a table of launchers, and take all without.
+    # The next three can also be called on the class, with a table of launchers. Called on an
+    # analyzer without such a table, they use the launchers of the whole trace.
 
     @OnClassToo
     @knows_tracelens

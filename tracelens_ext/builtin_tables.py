@@ -1,4 +1,4 @@
-"""The tables of this distribution, in the order of the report."""
+"""The built-in tables, in the order of the report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @hooks.hookimpl
 def tracelens_sheets() -> list[Table]:
-    """Return the tables of this distribution."""
+    """Return the built-in tables; this implements a hook."""
     return ordered_tables()
 
 
 def ordered_tables() -> list[Table]:
     """Return the tables in the order of the report.
 
-    They are imported here, as most commands need few of them.
+    The modules that declare them are imported here, as most commands need few of them.
     """
     from tracelens_ext.analysis.call_tree_chart import CALL_TREE
     from tracelens_ext.analysis.collective_tables import COLL_ANALYSIS

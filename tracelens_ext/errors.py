@@ -1,7 +1,7 @@
-"""What can go wrong, each with a message that tells the user what to do.
+"""The errors that users cause or can remedy.
 
-Library code raises these; only the command line prints them and picks the exit code.
-Every message is one line: which file, what is wrong with it, what to do.
+Library code raises them; only the command line prints them and picks the exit code. A message is
+one line that says which file, what is wrong with it, and what to do.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import os
 
 
 class TracelensError(Exception):
-    """The base of every error this package raises on purpose."""
+    """The base class of all errors that are meant for the user."""
 
-    exit_code = 1  #: what the command line exits with: 1 for bad input, 2 for bad usage
+    exit_code = 1  #: exit code of the command line: 1 for bad input, 2 for bad usage
 
 
 class UsageError(TracelensError):
-    """The caller asked for something that does not exist or does not go together."""
+    """Arguments or options name something that does not exist, or contradict each other."""
 
     exit_code = 2
 
 
 class TraceError(TracelensError):
-    """A trace cannot be analyzed: the file, what is wrong with it, what the user can do about it.
+    """A trace cannot be analyzed.
 
-    Problem and remedy are clauses without a full stop.
+    The problem and the remedy are clauses without a full stop.
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, remedy: str) -> None:
@@ -39,7 +39,7 @@ class TraceNotFoundError(TraceError):
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], error: Exception) -> TraceNotFoundError:
-        """The error for a file or folder that cannot be opened."""
+        """Return the error for a file or folder that cannot be opened."""
         reason = getattr(error, "strerror", None) or error
         return cls(
             path, f"cannot be opened ({reason})", "check the path and its permissions"
@@ -51,7 +51,7 @@ class TraceFormatError(TraceError):
 
 
 class TraceCutOffError(TraceFormatError):
-    """The file ends in the middle: of the gzip stream or of the JSON document."""
+    """The file ends in the middle of its gzip stream or of its JSON document."""
 
 
 class TraceTooLargeError(TraceError):
@@ -62,7 +62,7 @@ class MergedRanksError(TraceError):
     """Several ranks share the file and reuse each other's correlation ids.
 
     Attributes:
-        ranks: their numbers; empty where they cannot be told apart.
+        ranks: the numbers of the ranks; empty if they cannot be told apart.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class MergedRanksError(TraceError):
 
 
 class RuleError(TracelensError):
-    """A rule pack is invalid: the message names file, rule, field and what was expected."""
+    """A rule pack is invalid; the message names the file, the rule and the field."""
 
 
 class OutputError(TracelensError):
@@ -85,4 +85,4 @@ class OutputError(TracelensError):
 
 
 class ConfigurationError(TracelensError):
-    """A configuration file is invalid: the message names file, key and what was expected."""
+    """A configuration file is invalid; the message names the file and the key."""

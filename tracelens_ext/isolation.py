@@ -1,7 +1,8 @@
-"""Isolation: a part of a result that fails is left out and reported; the rest arrives.
+"""Isolation: if a part of a result fails, it is left out with a message, and the rest arrives.
 
-A part is whatever a reader could do without: a detector, a table, a chart, a sheet, a track of an
-export, a section of the terminal report, the roofline, the simulation, the memory analysis.
+A part is anything that a result is still useful without: a detector, a table, a chart, a sheet, a
+track of an export, a section of the terminal report, the roofline, the simulation, the memory
+analysis.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass, field
 
 from tracelens_ext.errors import TracelensError
 
-#: With `1` in this environment variable, an unexpected error is raised where it happens.
+#: If this environment variable is `1`, unexpected errors are raised where they happen.
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 
 
 class PartFailedError(TracelensError):
-    """A part that others are made from could not be computed; the failure is recorded already."""
+    """A part that other parts need could not be computed; this failure is already recorded."""
 
 
 @dataclass
@@ -34,12 +35,12 @@ class PartFailures:
 
     @contextmanager
     def isolate(self, part: str) -> Iterator[None]:
-        """Run a block; an unexpected error in it is recorded and goes no further.
+        """Run a block, and record an unexpected error in it instead of raising it.
 
-        Neither does the error of a base that failed: what is made from it is missing, too.
+        A `PartFailedError` is swallowed, too: the block needs a part that failed before.
 
         Args:
-            part: what the block computes, as it begins a sentence: "The table kernels".
+            part: what the block computes, as the beginning of a sentence: "The table kernels".
 
         Raises:
             TracelensError: the block raised it. It is meant for the user and has its remedy.
@@ -58,10 +59,10 @@ class PartFailures:
 
     @contextmanager
     def base(self, part: str) -> Iterator[None]:
-        """Run a block that others are made from; it is tried once, and a failure is recorded once.
+        """Run a block that other parts need. A failure is recorded once, and not tried again.
 
         Args:
-            part: what the block computes, as it begins a sentence: "The roofline".
+            part: what the block computes, as the beginning of a sentence: "The roofline".
 
         Raises:
             PartFailedError: the block raised an unexpected error, now or before.
@@ -90,11 +91,11 @@ class PartFailures:
 
 
 def failure_message(part: str, error: Exception) -> str:
-    """Return the sentence that every output has about a part that failed, in one line."""
+    """Return the sentence about a part that failed, in one line. All outputs use it."""
     description = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     return f"{part} could not be computed: {description}; please report this"
 
 
 def raises_unexpected_errors() -> bool:
-    """Return whether unexpected errors are raised, as developers and the tests want it."""
+    """Return whether unexpected errors are raised, which helps developers and tests."""
     return os.environ.get(DEBUG_VARIABLE) == "1"

@@ -1,4 +1,4 @@
-"""`pd`: pandas, imported when it is first used, so that what makes no table starts at once."""
+"""`pd` is pandas, imported on first use: commands that make no table start without it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 else:
 
     class _Pandas:
-        """Stands for the module; each attribute is looked up there once."""
+        """Stands for the module pandas. Each attribute is looked up there only once."""
 
         def __getattr__(self, name):  # noqa: ANN001, ANN204
             import pandas

@@ -1,4 +1,4 @@
-"""How objects show themselves in a cell of a notebook: HTML in which no name does anything."""
+"""The HTML of objects in a cell of a notebook. Names in it are escaped, so no markup is active."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _table_html(frame: pd.DataFrame) -> str:
 
 
 def short_repr(kind: str, description: str) -> str:
-    """Return what an object is, in at most 500 characters and one line."""
+    """Return a description of an object in one line of at most 500 characters."""
     line = " ".join(description.split())
     text = encodable(f"<{kind}: {line}>")
     if len(text) <= _LONGEST_REPR:
@@ -45,7 +45,7 @@ def short_repr(kind: str, description: str) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return what a cell shows for a value."""
+    """Return the HTML for a value in a table."""
     if isinstance(value, str):
         if len(value) > _LONGEST_CELL:
             value = f"{value[:_LONGEST_CELL]}…"

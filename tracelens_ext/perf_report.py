@@ -1,4 +1,4 @@
-"""The report of a trace: the tables of all sheets that it has."""
+"""Builds the report of a trace: all its tables, facts, charts and notes."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def build_perf_report(
     for_page: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> Report:
-    """The tables of an analyzed trace; those of its CPU ops if it has no GPU events.
+    """Build the report of an analyzed trace; without GPU events, of its CPU operations.
 
     A table, chart or text that cannot be computed is left out, and a note says so.
 
     Args:
-        analyzer: of the trace.
+        analyzer: the analyzer of the trace.
         report_options: all options at once.
-        for_page: whether a page for browsers will be written, which has the iterations of a trace
-            even if nobody asked for their tables.
+        for_page: whether an HTML page will be written. It shows the iterations even if their tables
+            were not requested.
         options: fields of `ReportOptions`.
 
     Raises:
@@ -77,20 +77,20 @@ def build_perf_report(
 
 @dataclass
 class _ReportBuilder:
-    """Makes the parts of a report, each by itself."""
+    """Makes the parts of a report, so that one that fails does not affect the others."""
 
     analyzer: TreePerfAnalyzer
     options: ReportOptions
     registry: PluginRegistry
     offered: Sequence[Offered[Table]]
     for_page: bool
-    #: the tables, and those that only a page has
+    #: all tables, including those that only an HTML page has
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     page_tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     charts: list[Chart] = field(default_factory=list)
-    #: why a table that was tried is not there, by its name; not of one that failed
+    #: name of a table → why the trace has nothing for it (not why it failed)
     absence: dict[str, str] = field(default_factory=dict)
-    #: the tables and commands that the evidence of findings cites
+    #: the names of the tables and commands that the evidence of findings cites
     cited: frozenset[str] = frozenset()
 
     def build(self) -> Report:
@@ -120,14 +120,14 @@ class _ReportBuilder:
         )
 
     def _explanations(self) -> dict[str, str]:
-        """Return what the findings of the report mean, by their ids."""
+        """Return an explanation of each finding in the report, by its id."""
         table = self.tables.get("findings")
         if table is None:
             return {}
         return {name: explanation_of(name) for name in table["finding"].tolist()}
 
     def _asks_for_simulation(self) -> bool:
-        """Return whether a table of the simulation is wanted besides the findings."""
+        """Return whether a table needs the simulation, apart from the findings."""
         return any(
             offered.item.is_enabled(self.options)
             for offered in self.offered
@@ -152,18 +152,18 @@ class _ReportBuilder:
             self.tables |= plugin_tables(self.analyzer, self.tables, self.registry)
 
     def _is_wanted(self, table: Table) -> bool:
-        """Return whether the report has a table, if the trace has what it needs."""
+        """Return whether a table belongs to the report, provided that the trace has data for it."""
         if table.is_enabled(self.options):
             return True
-        # Evidence may cite a table that is left out unless somebody asks for it. It may also name a
-        # command, `gaps`; and a table that is there by default was switched off.
+        # A table that is optional is included when evidence of findings cites it. Evidence may also
+        # cite a command, `gaps`, or a table that an option switched off.
         is_optional = table.enabled_by != ONLY_BY_NAME and not table.is_enabled(
             ReportOptions()
         )
         return is_optional and table.name in self.cited
 
     def _frame_of(self, table: Table) -> pd.DataFrame | None:
-        """Return the table of a declaration; None if the trace has nothing for it."""
+        """Build a declared table; None if the trace has nothing for it."""
         reason = table.why_absent(self.analyzer, self.options)
         frame = None if reason else table.build_with(self.analyzer, self.options)
         if frame is None:
@@ -210,7 +210,7 @@ class _ReportBuilder:
         return facts
 
     def _verdict(self) -> str:
-        """Return what the findings come to; without any, what is not in their heading."""
+        """Return the summary of the findings; if there are none, what their heading leaves out."""
         if "findings" not in self.tables:
             return ""
         findings = self.analyzer.findings(self.options.device_peaks)
@@ -221,7 +221,7 @@ class _ReportBuilder:
         return " ".join(sentences)
 
     def _left_out(self) -> str:
-        """Name the tables that are asked for and not there, and what the trace lacks for them."""
+        """Note which requested tables are missing, and what the trace lacks for them."""
         names_by_reason: defaultdict[str, list[str]] = defaultdict(list)
         for offered in self.offered:
             table = offered.item
@@ -246,7 +246,7 @@ class _ReportBuilder:
         return answers
 
     def _answer_of(self, table: Table) -> Answer | None:
-        """Return what a workbook shows first of a table; None if it does not."""
+        """Return the part of a table that a workbook shows on its first sheet; None for none."""
         view = table.answer
         if view is None:
             return None
@@ -311,9 +311,9 @@ class _ReportBuilder:
     def _ask(
         self, offered: Offered[Table], part: str, function: Callable[[Table], Result]
     ) -> Result | None:
-        """Return what a function says of a table; None if that fails, which is then recorded.
+        """Call a function that a table declares; return None if it fails, which is recorded.
 
-        What a plugin declares is asked within a time limit, and its failure is the plugin's.
+        A function of a plugin has a time limit, and its failure is reported as the plugin's.
         """
         if offered.plugin.own:
             with self.analyzer.failures.isolate(part):
@@ -332,12 +332,12 @@ def _fits(chart: Chart, frame: pd.DataFrame, _table: Table) -> bool:
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables that plugins add of an analyzer.
+    """Return the tables that plugins add to a report.
 
     Args:
-        analyzer: what the plugins are given.
-        taken: names, in any case of letters, that a plugin cannot use.
-        registry: of the plugins; the default one if there is none.
+        analyzer: the analyzer, which plugins receive.
+        taken: names that plugins cannot use, regardless of case.
+        registry: the registry of the plugins; by default that of this process.
     """
     registry = registry or default_registry()
     tables: dict[str, pd.DataFrame] = {}
@@ -370,7 +370,7 @@ def _unexpected(answer: str) -> str:
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
-def generate_perf_report_pytorch(  # those of the analyzer are described there
+def generate_perf_report_pytorch(  # `TreePerfAnalyzer` describes its parameters
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
     output_csvs_dir: str | os.PathLike[str] | None = None,
@@ -391,8 +391,9 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
 
     Args:
         profile_json_path: the trace, `.json` or `.json.gz`.
-        output_xlsx_path: the Excel file; without any output `NAME_perf_report.xlsx` by the trace.
-        output_csvs_dir: the folder to write a CSV file a sheet to.
+        output_xlsx_path: the Excel file; if no output is given, `NAME_perf_report.xlsx` next to the
+            trace.
+        output_csvs_dir: the folder for CSV files, one for each sheet.
         use_kernel_name_categories: whether kernels get a category, which adds the column
             `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`. This
             and the next six parameters are those of `TreePerfAnalyzer`.
@@ -404,7 +405,7 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         allow_truncated: whether a truncated or damaged file is analyzed up to the damage.
         reading: further options for reading.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
-        tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
+        tracelens_sheets: whether sheets that TraceLens has as well look exactly as there.
         options: fields of `ReportOptions`.
 
     Returns:
@@ -413,7 +414,7 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
     Raises:
         TraceError: the trace cannot be analyzed.
         UsageError: an option makes no sense.
-        OutputError: the report cannot be written, or is the trace; what was there is untouched.
+        OutputError: the report cannot be written, or would replace the trace. Existing files stay.
     """
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
@@ -443,6 +444,6 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
 
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:
-    """`NAME_perf_report.xlsx` beside the trace."""
+    """Return the default path of a report: `NAME_perf_report.xlsx` next to the trace."""
     name = Path(trace_path).name.removesuffix(".gz").removesuffix(".json")
     return Path(trace_path).with_name(f"{name}_perf_report.xlsx")

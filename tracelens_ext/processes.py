@@ -1,4 +1,4 @@
-"""How many processes and threads a machine has room for, and what is the same for all workers."""
+"""How many processes a machine has room for, and how worker processes are started."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: When this process is killed, Python's helper cleans up, and would print that it had to.
+#: Filter for the warning that the resource tracker of `multiprocessing` prints when this process is
+#: killed and leaves shared memory behind, which the tracker then removes.
 _IGNORED = "ignore::UserWarning:multiprocessing.resource_tracker"
 
-#: What the program and its libraries need for a trace, besides about as much as it has text.
+#: The memory that a process needs for a trace, in addition to about the size of its text.
 _TRACE_BYTES = 200 * 10**6
 _CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
@@ -26,10 +27,16 @@ def cores() -> int:
 
 
 def traces_at_once(largest: int) -> int:
-    """Return how many traces of so many bytes of text half of the memory holds; at least 1."""
+    """Return how many traces fit into half of the memory, at least 1.
+
+    Args:
+        largest: the bytes of text of the largest trace.
+    """
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        with suppress(OSError, ValueError):  # a container may have less
+        with suppress(
+            OSError, ValueError
+        ):  # a container may have less memory than the machine
             memory = min(memory, int(_CONTAINER_MEMORY.read_text()))
     except (AttributeError, OSError, ValueError):
         return 1
@@ -37,8 +44,11 @@ def traces_at_once(largest: int) -> int:
 
 
 def return_freed_memory() -> None:
-    """Give the system what glibc keeps of freed arrays: a quarter of the memory after reading."""
-    import ctypes  # not for `--help`
+    """Return the memory of freed arrays, which glibc keeps, to the system.
+
+    After reading a trace, that is a quarter of the memory of the process.
+    """
+    import ctypes  # slow to import
 
     if sys.platform != "linux":
         return
@@ -49,11 +59,15 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def processes_starting(**environment: str) -> Iterator[None]:
-    """Start processes in this block that leave Ctrl-C to this one, and import no stranger's files.
+    """Let processes that are started in this block ignore Ctrl-C and the working folder.
 
-    A terminal sends Ctrl-C to every process of a program: workers would each print a traceback, and
-    die before they can be stopped in order. This thread gets it when the block ends. And Python
-    would import modules from the working folder first, which may hold anything.
+    A terminal sends Ctrl-C to every process of a program. Workers would then print tracebacks and
+    die before they can be stopped in order. A Ctrl-C during the block reaches this thread when the
+    block ends. And Python would import modules from the working folder first, where anything may
+    be.
+
+    Args:
+        environment: environment variables for the processes.
     """
     from multiprocessing import resource_tracker
 
@@ -63,7 +77,7 @@ def processes_starting(**environment: str) -> Iterator[None]:
     unblocked = None
     try:
         os.environ.update(environment)
-        # Python starts this helper with the first worker, and would unblock Ctrl-C then.
+        # Python would start the resource tracker with the first worker, and unblock Ctrl-C then.
         resource_tracker.ensure_running()
         if hasattr(signal, "pthread_sigmask"):  # not on Windows
             unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

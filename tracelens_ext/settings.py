@@ -1,4 +1,4 @@
-"""The version, and how traces are read: what is done about broken, huge and foreign files."""
+"""The version of the program, and the options for reading traces."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 #: The version of this distribution.
 VERSION: Final = "0.1.0"
 
-#: Called with the bytes of a file that are read so far, and its size or None.
+#: Called with the number of bytes of a file read so far, and its size (None if unknown).
 Progress = Callable[[int, int | None], None]
 
 
 @keeps_old_names
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What the user chose about reading; whoever reads is handed it."""
+    """The user's options for reading traces, which every reader receives."""
 
-    #: analyze the events before the place where a file is cut off or damaged
+    #: analyze a truncated or damaged file up to the damage
     allow_truncated: bool = False
-    #: most bytes of decompressed text that a trace may have; None for the default
+    #: the most bytes of unpacked text that a trace may have; None for the default
     max_bytes: int | None = None
-    #: threads that read one large file; None for as many as there are cores
+    #: how many threads read one large file; None for one per core
     jobs: int | None = None
-    #: the `nsys` program that shall convert Nsight Systems reports; None: they are read directly
+    #: the `nsys` program that converts Nsight Systems reports; None to read them directly
     nsys: str | None = None
-    #: the file that says what is in CUDA graphs; None: found beside the trace
+    #: PyTorch's annotations of CUDA graphs; None for the file next to the trace
     kernel_annotations: str | None = None
-    #: the only folders (resolved) whose files are read; None for all
+    #: the only folders (resolved) from which files may be read; None for all
     folders: Sequence[Path] | None = None
-    #: the rank that is taken of a file into which several were merged; None for the whole file
+    #: the rank to read from a merged file of several ranks; None for the whole file
     rank: int | None = None
-    #: read the file, whatever the cache holds
+    #: read the file even if it is in the cache
     no_cache: bool = False
-    #: use what the cache holds only if no byte of the file has changed
+    #: use the cache only if no byte of the file has changed
     verify_cache: bool = False
 
     def may_read(self, path: Path) -> bool:
-        """Return True for a file that may be read."""
+        """Return whether a file lies in the folders from which files may be read."""
         return self.folders is None or is_below(path, self.folders)
 
 
-#: As when nothing is chosen.
+#: The options if the user chooses none.
 DEFAULT_READING_OPTIONS = ReadingOptions()
 
 
 def is_below(path: Path, folders: Sequence[Path]) -> bool:
-    """Return True for a path that is one of the folders or within one, its links resolved."""
+    """Return True if a path, after resolving links, is one of the folders or within one."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(folder) for folder in folders)
 
 
 def size_text(size: int) -> str:
-    """Return a size as people write it: `64 GB`, `1.5 MB`, `200 bytes`; to a tenth of the unit."""
+    """Return a size with a unit and at most one decimal: `64 GB`, `1.5 MB`, `200 bytes`."""
     for unit, base in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= base:
             number = f"{size / base:,.1f}".removesuffix(".0")

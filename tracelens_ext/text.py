@@ -1,4 +1,4 @@
-"""What text can be written anywhere, and how numbers are written within sentences."""
+"""Helpers for text: what can be encoded, unique names, and numbers within sentences."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-#: What is shown where an event has no name.
+#: Shown in place of an empty name of an event.
 NO_NAME = "(no name)"
-#: What a place is called in which the CPU is in no recorded operation.
+#: The place of time during which the CPU ran no recorded operation.
 NO_OPERATION: Final = "(no operation)"
-#: The category of a kernel that no rule knows.
+#: The category of a kernel that no rule matches.
 UNCATEGORIZED: Final = "Uncategorized"
 
-#: Times below this are told in µs, and those below a thousandth of it in ns.
+#: Shorter times are written in µs, and those below a thousandth of this in ns.
 _LEAST_MS: Final = 0.1
 _LEAST_IN_S: Final = 10_000  # ms
 NO_BREAK_SPACE: Final = "\u00a0"
@@ -23,10 +23,10 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def encodable(text: str) -> str:
-    """Return a text that UTF-8 can hold: lone surrogates become U+FFFD, one for one.
+    """Replace each lone surrogate by U+FFFD, as UTF-8 cannot encode surrogates.
 
-    They come from escapes in JSON and from file names that are no UTF-8; where pyarrow is
-    installed, pandas refuses them too.
+    They come from escapes in JSON, and from file names that are not UTF-8. If pyarrow is installed,
+    pandas refuses them, too.
     """
     if text.isascii():
         return text
@@ -34,7 +34,7 @@ def encodable(text: str) -> str:
 
 
 def with_units_attached(text: str) -> str:
-    """Return a text in which no line can end between a number and its unit."""
+    """Join numbers and their units by no-break spaces, so that no line ends between them."""
     return _BLANK_BEFORE_UNIT.sub(NO_BREAK_SPACE, text)
 
 
@@ -45,13 +45,13 @@ def unique(
     same: Callable[[str], str] = str.casefold,
     taken: Iterable[str] = (),
 ) -> list[str]:
-    """Return names of which no two are the same.
+    """Change names so that all of them differ.
 
     Args:
-        names: the names that are wanted.
-        numbered: makes another name of one that is taken, and a number from 2 on.
-        same: two names are the same if this makes equal texts of them.
-        taken: what `same` makes of names that are taken already.
+        names: the names.
+        numbered: returns a different name, given a name that is taken and a number from 2 on.
+        same: returns a key; names with equal keys count as the same name.
+        taken: the keys of further names that are taken.
     """
     seen = set(taken)
     unique_names = []
@@ -67,7 +67,7 @@ def unique(
 
 
 def ms_text(ms: float) -> str:
-    """Return a time within a sentence, in the unit that shows it."""
+    """Return a time for a sentence, in a suitable unit."""
     size = abs(ms)
     if size >= _LEAST_IN_S:
         return f"{ms / 1e3:,.1f} s"
@@ -81,7 +81,7 @@ def ms_text(ms: float) -> str:
 
 
 def json_value(text: str, otherwise: object = None, *, strict: bool = True) -> object:
-    """Return what a text stands for as JSON; something else if it is none."""
+    """Return the value of a JSON text, or a default if the text is not JSON."""
     try:
         return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ _MOST_QUOTED: Final = 300
 
 
 def one_line(text: str) -> str:
-    """Return what a file or another program says, as a line that a message can quote."""
+    """Return a text of a file or another program as one line that a message can quote."""
     printable = "".join(_printable(character) for character in text)
     line = " ".join(printable.split())
     if len(line) <= _MOST_QUOTED:
@@ -108,9 +108,9 @@ def counted(count: int, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun: `1 gap`, `2,972 gaps`.
 
     Args:
-        count: how many there are.
-        singular: what one is called.
-        plural: what several are called; the singular with an s by default.
+        count: the number.
+        singular: the noun for one.
+        plural: the noun for several; by default the singular with an s.
     """
     if count == 1:
         return f"1 {singular}"

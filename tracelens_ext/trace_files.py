@@ -1,4 +1,4 @@
-"""Find the traces in a folder, or among the files that match a pattern."""
+"""Finds the traces in a folder, or among the files that match a pattern."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _SMALL_DOCUMENT_BYTES: Final = 65_536
-#: What stands in every JSON document of events: of a Chrome trace, and of rocprofv3's.
+#: Text that occurs in every JSON trace: in Chrome traces, and in those of rocprofv3.
 _MARKS_OF_EVENTS: Final = (b'"ph"', b'"traceEvents"', b"rocprofiler-sdk")
 
 
 def trace_suffixes() -> tuple[str, ...]:
-    """Return how the names of traces end, by the readers that take part."""
+    """Return the suffixes of traces, as the installed readers declare them."""
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
     suffixes: dict[str, None] = {}
@@ -33,12 +33,12 @@ def suffixes_text() -> str:
 
 
 def is_trace_name(name: str) -> bool:
-    """Return True for a name, or a path, that ends as a trace's does."""
+    """Return True for a name or path with the suffix of a trace."""
     return name.lower().endswith(trace_suffixes())
 
 
 def with_rank(path: Path, rank: int) -> Path:
-    """Return the name that the file of one rank would have: `run_rank3.json.gz`."""
+    """Return a name for one rank of a merged file: `run_rank3.json.gz`."""
     lengths = [
         len(suffix) for suffix in trace_suffixes() if path.name.lower().endswith(suffix)
     ]
@@ -47,7 +47,7 @@ def with_rank(path: Path, rank: int) -> Path:
 
 
 class _Alternatives(NamedTuple):
-    """Suffixes of files that hold the same recording."""
+    """Suffixes of files that contain the same recording in different formats."""
 
     left_out: tuple[str, ...]
     taken: tuple[str, ...]
@@ -69,10 +69,11 @@ def _alternatives() -> list[_Alternatives]:
 
 
 def trace_names(names: Iterable[str]) -> list[str]:
-    """Return those of the names of a folder's files that traces have, sorted.
+    """Return the names of traces among the names of a folder's files, sorted.
 
-    Of files that hold the same one is taken: the export of a report of Nsight Systems, the profile
-    that JAX wrote and not its JSON, the first of the forms that rocprofv3 wrote of a run.
+    Of several files with the same recording, only one is returned: the export of an Nsight Systems
+    report rather than the report, the profile that JAX wrote rather than its JSON, and the first
+    of the formats that rocprofv3 wrote.
     """
     suffixes = trace_suffixes()
     chosen = sorted(name for name in names if name.lower().endswith(suffixes))
@@ -83,9 +84,9 @@ def trace_names(names: Iterable[str]) -> list[str]:
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """Return the traces directly in a folder, sorted; then those of the profiles of JAX below it.
+    """Return the traces directly in a folder, sorted, and then those in JAX profiles below it.
 
-    Files that this program wrote and databases of other programs are left out.
+    Files that this program wrote, and databases of other programs, are left out.
     """
     folders = [folder]
     folders += sorted(filter(Path.is_dir, folder.glob("plugins/profile/*")))
@@ -97,7 +98,7 @@ def traces_in(folder: Path) -> list[Path]:
 
 
 def only_trace(path: Path) -> Path:
-    """Return the trace in a folder that holds one; any other path as it is."""
+    """Return the trace in a folder that contains exactly one; any other path as it is."""
     if not path.is_dir():
         return path
     traces = traces_in(path)
@@ -105,7 +106,7 @@ def only_trace(path: Path) -> Path:
 
 
 def is_pattern(text: str) -> bool:
-    """Return True for a text that is a pattern, and not a file's name."""
+    """Return True for a pattern; the name of an existing file is never one."""
     return glob.has_magic(text) and not Path(text).exists()
 
 
@@ -121,23 +122,23 @@ def paths_matching(pattern: str) -> list[Path]:
 
 
 def _without_others(paths: Iterable[Path]) -> list[Path]:
-    """Return the files without those that this program wrote, and databases that none reads."""
-    from tracelens_ext.report.manifest import made_here
+    """Leave out files that this program wrote, and databases that no reader recognizes."""
+    from tracelens_ext.report.manifest import has_own_mark
 
-    files = [path for path in paths if path.is_file() and not made_here(path)]
+    files = [path for path in paths if path.is_file() and not has_own_mark(path)]
     return [file for file in files if not _is_other_database(file)]
 
 
 def is_likely_trace(path: Path) -> bool:
-    """Return True for a file that is named like a trace, and does not look like another thing.
+    """Return True for a file with the suffix of a trace that does not look like something else.
 
-    Programs keep much else in JSON: a small document without events is none.
+    Programs store many other things as JSON; a small document without events is not a trace.
     """
     if not is_trace_name(path.name) or not path.is_file():
         return False
     if not path.name.lower().endswith(".json"):
         return not _is_other_database(path)
-    with suppress(OSError), path.open("rb") as file:  # whoever reads it says why
+    with suppress(OSError), path.open("rb") as file:  # the reader will report the error
         beginning = file.read(_SMALL_DOCUMENT_BYTES + 1)
         is_whole = len(beginning) <= _SMALL_DOCUMENT_BYTES
         if is_whole:
@@ -150,14 +151,14 @@ def _is_other_database(path: Path) -> bool:
     from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
     from tracelens_ext.readers.source import SQLITE_MAGIC
 
-    with suppress(OSError), path.open("rb") as file:  # whoever reads it says why
+    with suppress(OSError), path.open("rb") as file:  # the reader will report the error
         head = file.read(HEAD_BYTES)
         return head.startswith(SQLITE_MAGIC) and not is_recognised(path, head)
     return False
 
 
 def _stem(name: str, suffixes: tuple[str, ...]) -> str:
-    """Return what stands before the suffix of a file of a format; empty for one of another."""
+    """Return a file name without a suffix of the format; empty if it has no such suffix."""
     for suffix in suffixes:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]

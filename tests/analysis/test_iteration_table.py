@@ -1,4 +1,4 @@
-"""Iterations one by one: against a loop over the raw events, and against the definition of odd."""
+"""Measurements of iterations, compared with a loop over raw events and the definition of odd."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TRACES = sorted(str(p.relative_to(SHARED)) for p in SHARED.rglob("*.json.gz"))
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+#: Start and end, ns.
 Span = tuple[int, int]
 
 
@@ -41,146 +42,198 @@ def table(
 
 
 def union(spans: Iterable[Span]) -> int:
+    """Return the total length of the union of spans."""
     total = 0
-    reach: int | None = None
+    covered_until: int | None = None
     for start, end in sorted(spans):
-        total += max(end - (start if reach is None else max(start, reach)), 0)
-        reach = end if reach is None else max(reach, end)
+        if covered_until is None:
+            covered_until = start
+        total += max(end - max(start, covered_until), 0)
+        covered_until = max(covered_until, end)
     return total
 
 
-def cut(spans: Iterable[Span], start: int, end: int) -> list[Span]:
-    return [(max(a, start), min(b, end)) for a, b in spans if b > start and a < end]
+def cut(spans: Iterable[Span], window_start: int, window_end: int) -> list[Span]:
+    """Return the parts of spans within a window."""
+    parts = []
+    for start, end in spans:
+        if end > window_start and start < window_end:
+            parts.append((max(start, window_start), min(end, window_end)))
+    return parts
 
 
-class Raw:
-    """The events of a file, read by the standard library, times as `Decimal`."""
+class RawStep(NamedTuple):
+    """A step; times are ns."""
+
+    name: str
+    process: Any
+    start: int
+    end: int
+
+
+class RawGpuEvent(NamedTuple):
+    """A GPU event."""
+
+    correlation: int
+    span: Span
+    kind: str  #: `kernel`, `communication`, `gpu_memcpy` or `gpu_memset`
+
+
+class RawLaunch(NamedTuple):
+    """The launch of GPU events."""
+
+    process: Any
+    time: int
+
+
+class RawTrace:
+    """The events of a file, read by the standard library, with times as `Decimal`."""
 
     def __init__(self, path: Path) -> None:
         with gzip.open(path) as file:
             events = json.load(file, parse_float=Decimal)["traceEvents"]
-        self.steps: list[tuple[str, Any, int, int]] = []
-        self.gpu: list[tuple[int, Any, Span, str]] = []
-        self.launch: dict[int, tuple[Any, int]] = {}
+        self.steps: list[RawStep] = []
+        self.gpu_events: list[RawGpuEvent] = []
+        self.launch_of_correlation: dict[int, RawLaunch] = {}
         for event in events:
-            if not isinstance(event, dict) or event.get("ph") != "X":
-                continue
-            start = int(Decimal(event["ts"]) * 1000)
-            end = start + int(Decimal(event.get("dur", 0)) * 1000)
-            category = event.get("cat", "").lower()
-            arguments = event.get("args", {})
-            if (
-                re.fullmatch(r"ProfilerStep#\d+", event["name"])
-                and category != "gpu_user_annotation"
-            ):
-                self.steps.append((event["name"], event["pid"], start, end))
-            elif category in GPU:
-                device = arguments["device"]
-                correlation = arguments.get("correlation", 0)
-                kind = self.kind(category, event["name"])
-                self.gpu.append((correlation, device, (start, end), kind))
-            elif category in ("cuda_runtime", "cuda_driver") and arguments.get(
-                "correlation"
-            ):
-                self.launch.setdefault(arguments["correlation"], (event["pid"], start))
+            if isinstance(event, dict) and event.get("ph") == "X":
+                self._add(event)
 
-    @staticmethod
-    def kind(category: str, name: str) -> str:
-        if category != "kernel":
-            return category
-        return "communication" if re.match("(nccl|rccl|.*ncclDev)", name) else "kernel"
+    def _add(self, event: dict[str, Any]) -> None:
+        start = int(Decimal(event["ts"]) * 1000)
+        end = start + int(Decimal(event.get("dur", 0)) * 1000)
+        name = event["name"]
+        process = event["pid"]
+        category = event.get("cat", "").lower()
+        correlation = event.get("args", {}).get("correlation", 0)
+        is_step = re.fullmatch(r"ProfilerStep#\d+", name) is not None
+        if is_step and category != "gpu_user_annotation":
+            self.steps.append(RawStep(name, process, start, end))
+        elif category in GPU:
+            kind = category
+            if category == "kernel" and re.match("(nccl|rccl|.*ncclDev)", name):
+                kind = "communication"
+            self.gpu_events.append(RawGpuEvent(correlation, (start, end), kind))
+        elif category in ("cuda_runtime", "cuda_driver") and correlation:
+            launch = RawLaunch(process, start)
+            self.launch_of_correlation.setdefault(correlation, launch)
 
-    def row(self, at: int) -> tuple[int, ...]:
-        """The times of a step in ns, as the columns of the table, and its kernels."""
-        _, process, start, end = self.steps[at]
-        mine = []
-        for correlation, _, span, kind in self.gpu:
-            of, at = self.launch.get(correlation, (process, span[0]))
-            if of == process and start <= at < end:
-                mine.append((span, kind))
-        computing = [span for span, kind in mine if kind in ("kernel", "gpu_memset")]
-        either = [span for span, kind in mine if kind != "gpu_memcpy"]
-        idle = (
-            end - start - union(cut((span for _, _, span, _ in self.gpu), start, end))
-        )
+    def row(self, step: RawStep) -> tuple[int, ...]:
+        """Return the times of a step in ns, as the columns of the table, and its kernels."""
+        events_of_step = [
+            event for event in self.gpu_events if self._belongs_to(event, step)
+        ]
+        spans = [event.span for event in events_of_step]
+        computing = []
+        without_copies = []
+        kernel_count = 0
+        for event in events_of_step:
+            if event.kind in ("kernel", "gpu_memset"):
+                computing.append(event.span)
+            if event.kind != "gpu_memcpy":
+                without_copies.append(event.span)
+            if event.kind in ("kernel", "communication"):
+                kernel_count += 1
+        wall = step.end - step.start
+        all_spans = [event.span for event in self.gpu_events]
+        busy = union(cut(all_spans, step.start, step.end))
         return (
-            end - start,
-            end - start - idle,
-            idle,
-            union(span for span, _ in mine),
+            wall,
+            busy,
+            wall - busy,
+            union(spans),
             union(computing),
-            union(either) - union(computing),
-            union(span for span, _ in mine) - union(either),
-            sum(kind in ("kernel", "communication") for _, kind in mine),
+            union(without_copies) - union(computing),
+            union(spans) - union(without_copies),
+            kernel_count,
         )
+
+    def _belongs_to(self, event: RawGpuEvent, step: RawStep) -> bool:
+        # A GPU event without a launch belongs to the step during which it started.
+        start, _ = event.span
+        start_on_gpu = RawLaunch(step.process, start)
+        launch = self.launch_of_correlation.get(event.correlation, start_on_gpu)
+        is_inside = step.start <= launch.time < step.end
+        return launch.process == step.process and is_inside
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
-def test_against_the_raw_events(name: str) -> None:
+def test_measurements_are_those_of_a_loop_over_the_raw_events(name: str) -> None:
     path = SHARED / name
     frame = iteration_table(TreePerfAnalyzer(path).work).frame
     assert "device" not in frame
-    raw = Raw(path)
-    if not len(frame):
-        assert raw.steps == []
+    raw = RawTrace(path)
+    steps = sorted(raw.steps, key=lambda step: (str(step.process), step.start))
+    assert len(frame) == len(steps)
+    if not steps:
         return
-    raw.steps.sort(key=lambda step: (str(step[1]), step[2]))
-    assert frame["iteration"].tolist() == [step[0] for step in raw.steps]
-    of_wall = ["wall", "busy", "idle"]
-    of_launched = ["launched", "computation", "exposed_comm", "exposed_memcpy"]
-    columns = [f"{part}_time_ms" for part in of_wall + of_launched]
-    found = np.round(frame[columns].to_numpy() * 1e6).astype(int).tolist()
-    for at, (times, kernels) in enumerate(
-        zip(found, frame["kernels"].tolist(), strict=True)
-    ):
-        assert (*times, kernels) == raw.row(at), raw.steps[at][0]
+    assert frame["iteration"].tolist() == [step.name for step in steps]
+    columns = [
+        "wall_time_ms",
+        "busy_time_ms",
+        "idle_time_ms",
+        "launched_time_ms",
+        "computation_time_ms",
+        "exposed_comm_time_ms",
+        "exposed_memcpy_time_ms",
+    ]
+    times_ns = np.round(frame[columns].to_numpy() * 1e6).astype(int).tolist()
+    kernel_counts = frame["kernels"].tolist()
+    for index, step in enumerate(steps):
+        measured = (*times_ns[index], kernel_counts[index])
+        assert measured == raw.row(step), step.name
 
 
-def test_a_small_trace() -> None:
+def test_times_of_overlapping_work_are_exposed_times_and_sums_by_category() -> None:
     maker = TraceMaker()
-    for step, at in ((1, 0), (2, 1000)):
-        maker.annotation(f"ProfilerStep#{step}", at, 1000)
-        maker.launched(GEMM, at + 100, 300, correlation=10 * step, at=at + 10)
+    for step, start in ((1, 0), (2, 1000)):
+        correlation = 10 * step
+        maker.annotation(f"ProfilerStep#{step}", start, 1000)
+        maker.launched(GEMM, start + 100, 300, correlation=correlation, at=start + 10)
         maker.launched(
-            ALL_REDUCE, at + 300, 200, correlation=10 * step + 1, at=at + 20, stream=9
+            ALL_REDUCE,
+            start + 300,
+            200,
+            correlation=correlation + 1,
+            at=start + 20,
+            stream=9,
         )
         maker.launched(
             "Memcpy",
-            at + 450,
+            start + 450,
             100,
-            correlation=10 * step + 2,
-            at=at + 30,
+            correlation=correlation + 2,
+            at=start + 30,
             category="gpu_memcpy",
         )
-    found = table(maker, use_kernel_name_categories=True)
-    assert found.frame.drop(columns="start_ms").to_dict("records") == [
-        {
-            "iteration": f"ProfilerStep#{step}",
-            "wall_time_ms": 1.0,
-            "busy_time_ms": 0.45,
-            "idle_time_ms": 0.55,
-            "launched_time_ms": 0.45,
-            "computation_time_ms": 0.3,
-            "exposed_comm_time_ms": 0.1,
-            "exposed_memcpy_time_ms": 0.05,
-            "kernels": 2,
-            "unmatched_launches": 0,
-            "whole": True,
-            "odd": "",
-            "GEMM_time_ms": 0.3,
-            "Communication_time_ms": 0.2,
-            "Memory Ops_time_ms": 0.1,
-        }
-        for step in (1, 2)
+    measured = table(maker, use_kernel_name_categories=True)
+    row = {
+        "wall_time_ms": 1.0,
+        "busy_time_ms": 0.45,
+        "idle_time_ms": 0.55,
+        "launched_time_ms": 0.45,
+        "computation_time_ms": 0.3,
+        "exposed_comm_time_ms": 0.1,
+        "exposed_memcpy_time_ms": 0.05,
+        "kernels": 2,
+        "unmatched_launches": 0,
+        "whole": True,
+        "odd": "",
+        "GEMM_time_ms": 0.3,
+        "Communication_time_ms": 0.2,
+        "Memory Ops_time_ms": 0.1,
+    }
+    assert measured.frame.to_dict("records") == [
+        {"iteration": "ProfilerStep#1", "start_ms": 0.0} | row,
+        {"iteration": "ProfilerStep#2", "start_ms": 1.0} | row,
     ]
-    assert found.frame["start_ms"].tolist() == [0.0, 1.0]
-    assert found.notes == (
+    assert measured.notes == (
         "Outliers are only determined for 5 or more complete iterations.",
     )
 
 
-def test_the_gpu_may_lag_behind() -> None:
+def test_work_that_runs_after_its_iteration_counts_as_launched_in_it() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 100)
     maker.annotation("ProfilerStep#2", 100, 100)
@@ -192,28 +245,23 @@ def test_the_gpu_may_lag_behind() -> None:
     assert frame["idle_time_ms"].tolist() == [0.06, 0.0]
 
 
-def test_devices_are_rows_of_their_own() -> None:
+def test_each_device_has_a_row_for_each_iteration() -> None:
     maker = training(6)
-    for step in range(6):
+    for step, duration in enumerate([7, 7, 7, 7, 7, 97]):
+        start = 1000 + 200 * step
         correlation = 900 + step
-        maker.call("cudaLaunchKernel", 1000 + 200 * step + 5, correlation=correlation)
-        maker.kernel(
-            GEMM,
-            1000 + 200 * step + 60,
-            7 + step // 5 * 90,
-            correlation=correlation,
-            device=1,
-        )
-    found = table(maker)
-    assert found.frame["device"].tolist() == [0, 1] * 6
-    assert (found.frame["kernels"] == [2, 1] * 6).all()
-    odd = found.frame[found.frame["odd"] != ""]
+        maker.call("cudaLaunchKernel", start + 5, correlation=correlation)
+        maker.kernel(GEMM, start + 60, duration, correlation=correlation, device=1)
+    measured = table(maker)
+    assert measured.frame["device"].tolist() == [0, 1] * 6
+    assert (measured.frame["kernels"] == [2, 1] * 6).all()
+    odd = measured.frame[measured.frame["odd"] != ""]
     assert odd["device"].tolist() == [1]
     assert "busy_time_ms" in odd["odd"].iloc[0]
-    assert set(found.statistics["device"]) == {0, 1}
+    assert set(measured.statistics["device"]) == {0, 1}
 
 
-def test_processes_are_told_apart() -> None:
+def test_iterations_of_each_process_have_their_own_work() -> None:
     maker = TraceMaker()
     for process in (100, 200):
         maker.process = process
@@ -225,67 +273,65 @@ def test_processes_are_told_apart() -> None:
     assert frame["kernels"].tolist() == [1, 1]
 
 
-def test_annotations_of_the_users_choice() -> None:
+def test_iterations_may_be_annotations_that_match_an_expression() -> None:
     maker = training(3)
     for step in range(3):
         maker.annotation(f"forward {step}", 1000 + 200 * step, 100)
         maker.annotation("forward inner", 1010 + 200 * step, 10)
-    found = table(maker, "^forward")
-    assert found.frame["iteration"].tolist() == ["forward 0", "forward 1", "forward 2"]
-    assert (found.frame["wall_time_ms"] == 0.1).all()
-    assert any("3 annotations nested in another" in note for note in found.notes)
+    measured = table(maker, "^forward")
+    assert measured.frame["iteration"].tolist() == [
+        "forward 0",
+        "forward 1",
+        "forward 2",
+    ]
+    assert (measured.frame["wall_time_ms"] == 0.1).all()
+    assert any("3 annotations nested in another" in note for note in measured.notes)
     assert len(table(maker, "forward inner")) == 3
     assert len(table(maker, "no such")) == 0
     maker.op("aten::forward_op", 5000, 10)
-    assert len(table(maker, "forward_op")) == 1, (
-        "of the CPU ops, where no annotation matches"
-    )
+    assert len(table(maker, "forward_op")) == 1, "an op, because no annotation matches"
     assert len(table(maker, "forward")) == 3
 
 
-def test_what_is_not_whole_is_not_in_the_statistics() -> None:
+def test_incomplete_iterations_are_not_in_the_statistics() -> None:
     maker = training(6)
     maker.annotation("ProfilerStep#11", 9000, 5000)  # launches nothing
-    found = table(maker)
-    assert found.frame["whole"].tolist() == [True] * 6 + [False]
-    assert (found.statistics["iterations"] == 6).all()
-    assert found.frame["odd"].iloc[-1] == ""
-    assert "1 iteration is incomplete" in found.notes[0]
+    measured = table(maker)
+    assert measured.frame["whole"].tolist() == [True] * 6 + [False]
+    assert (measured.statistics["iterations"] == 6).all()
+    assert measured.frame["odd"].iloc[-1] == ""
+    assert "1 iteration is incomplete" in measured.notes[0]
 
 
-def test_work_outside_of_iterations_is_told() -> None:
+def test_a_note_counts_work_outside_of_iterations() -> None:
     maker = training(2)
     maker.kernel("lost", 8000, 140, correlation=12345)
     (note, _) = table(maker).notes
     assert note.startswith("1 GPU events (50.0 % of GPU time) were launched outside")
 
 
-def test_work_without_a_launch_counts_in_busy_time_as_in_idle_time() -> None:
+def test_work_without_a_launch_counts_toward_busy_time() -> None:
     maker = training(2)
     maker.kernel("lost", maker.events[0]["ts"] + 150, 20, correlation=12345, stream=11)
-    found = table(maker)
-    alone = table(maker, include_unlinked_kernels=False)
-    assert found.frame["busy_time_ms"].sum() == pytest.approx(
-        alone.frame["busy_time_ms"].sum() + 0.02
-    )
-    assert found.frame["idle_time_ms"].sum() == pytest.approx(
-        alone.frame["idle_time_ms"].sum() - 0.02
-    )
-    assert any(
-        note.endswith("count toward the iteration during which they started.")
-        for note in found.notes
-    )
-    assert any("or their launch is not in the trace" in note for note in alone.notes)
+    measured = table(maker)
+    without = table(maker, include_unlinked_kernels=False)
+    busy_ms = measured.frame["busy_time_ms"].sum()
+    idle_ms = measured.frame["idle_time_ms"].sum()
+    assert busy_ms == pytest.approx(without.frame["busy_time_ms"].sum() + 0.02)
+    assert idle_ms == pytest.approx(without.frame["idle_time_ms"].sum() - 0.02)
+    notes = " ".join(measured.notes)
+    assert "count toward the iteration during which they started." in notes
+    assert "or their launch is not in the trace" in " ".join(without.notes)
 
 
-def test_without_iterations_or_gpu_work() -> None:
+def test_traces_without_iterations_or_gpu_work_can_be_measured() -> None:
     assert len(table(training(2, annotated=False))) == 0
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 100)
-    found = table(maker, use_kernel_name_categories=True)
-    assert found.frame["idle_time_ms"].tolist() == [0.1]
-    assert found.frame["whole"].tolist() == [False]
-    assert len(found.statistics) == 0
+    measured = table(maker, use_kernel_name_categories=True)
+    assert measured.frame["idle_time_ms"].tolist() == [0.1]
+    assert measured.frame["whole"].tolist() == [False]
+    assert len(measured.statistics) == 0
 
 
 @given(st.lists(st.integers(1, 180), min_size=1, max_size=12))
@@ -298,14 +344,17 @@ def test_odd_is_far_from_the_median_in_deviations_and_in_percent(
         maker.launched(
             GEMM, 200 * step + 10, duration, correlation=step + 1, at=200 * step + 1
         )
-    found = table(maker)
+    measured = table(maker)
     middle = median(durations)
-    deviation = median(abs(d - middle) for d in durations)
-    odd = ["busy_time_ms" in text.split(", ") for text in found.frame["odd"]]
-    enough = len(durations) >= 5
-    least = max(3 * deviation, 0.05 * middle, 0.01 * 200)
-    assert odd == [enough and abs(d - middle) > least for d in durations]
-    row = found.statistics.set_index("column").loc["busy_time_ms"]
+    deviation = median(abs(duration - middle) for duration in durations)
+    threshold = max(3 * deviation, 0.05 * middle, 0.01 * 200)
+    has_enough = len(durations) >= 5
+    expected_odd = [
+        has_enough and abs(duration - middle) > threshold for duration in durations
+    ]
+    odd = ["busy_time_ms" in text.split(", ") for text in measured.frame["odd"]]
+    assert odd == expected_odd
+    row = measured.statistics.set_index("column").loc["busy_time_ms"]
     expected = {
         "mean": mean(durations),
         "std": stdev(durations) if len(durations) > 1 else 0,

@@ -1,4 +1,4 @@
-"""The categoriser: order of precedence, answers in the order asked, failing plugins."""
+"""The categorizer: order of precedence, answers in the order asked, failing plugins."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_within_a_pack_priority_comes_before_position() -> None:
     assert asked.categorize(["k"]).rule == ["x:2"]
 
 
-def test_answers_come_in_the_order_asked_with_their_rule() -> None:
+def test_decisions_are_in_the_order_of_the_names() -> None:
     rules = (
         Rule("A", "a", vendor="nvidia", library="lib", number=1),
         Rule("B", "b", name="bees", number=2),
@@ -172,7 +172,7 @@ def test_answers_come_in_the_order_asked_with_their_rule() -> None:
     assert frame["vendor"].tolist()[2] is None
 
 
-def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
+def test_only_a_catch_all_without_a_condition_leaves_kernels_unknown() -> None:
     rules = (
         Rule("By operation", ".", cpu_op="mm", number=1),
         Rule("Uncategorized", "guard", number=2),
@@ -186,7 +186,7 @@ def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
     assert decisions.known == [True, False, False]
 
 
-def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> None:
+def test_a_catch_all_in_a_rule_file_of_the_user_is_a_decision(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[[rule]]\ncategory = "Mine"\npattern = ".*"\n')
     decisions = KernelCategorizer.create(rules=[tmp_path / "mine.toml"]).categorize(
         ["k"]
@@ -194,7 +194,9 @@ def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> 
     assert (decisions.category, decisions.known) == (["Mine"], [True])
 
 
-def test_each_distinct_kernel_is_asked_once_and_a_python_plugin_once_a_run() -> None:
+def test_each_distinct_kernel_is_categorized_once_and_a_function_is_called_once() -> (
+    None
+):
     tables: list[pd.DataFrame] = []
 
     def answer(table: pd.DataFrame) -> list[None]:
@@ -233,7 +235,7 @@ def test_operations_have_packs_of_their_own() -> None:
         pd.Series(["A", ""]),
     ],
 )
-def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> None:
+def test_a_function_returns_a_column_with_none_for_unknown_kernels(answer: Any) -> None:
     asked = KernelCategorizer.create(
         categorizer=lambda _table: answer,
         registry=registry(p=packs_plugin(pack("x", "k"))),
@@ -250,7 +252,7 @@ def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> N
         ([1, 2], "expected categories as strings or None, got 1"),
     ],
 )
-def test_wrong_answers(answer: Any, message: str) -> None:
+def test_invalid_results_of_functions(answer: Any, message: str) -> None:
     def mine(_table: pd.DataFrame) -> Any:
         return answer
 
@@ -266,7 +268,7 @@ def test_wrong_answers(answer: Any, message: str) -> None:
     assert message in stranger.problems[0]
 
 
-def test_a_function_may_be_called_like_a_plugin() -> None:
+def test_a_function_may_have_the_name_of_a_plugin() -> None:
     def py(table: pd.DataFrame) -> list[None]:
         return [None] * len(table)
 
@@ -279,7 +281,7 @@ def test_a_function_may_be_called_like_a_plugin() -> None:
         assert asked.categorize(["k"]).category == ["plugin"]
 
 
-def test_a_function_of_one_name_is_told_what_is_expected() -> None:
+def test_the_error_for_a_function_of_one_name_shows_how_to_write_it() -> None:
     def lower(name: Any) -> Any:
         return "GEMM" if "gemm" in name.lower() else None
 
@@ -304,7 +306,7 @@ def test_a_function_of_one_name_is_told_what_is_expected() -> None:
     assert asked.categorize(["a_gemm"]).category == ["GEMM"]
 
 
-def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
+def test_an_error_in_a_function_of_the_caller_is_raised() -> None:
     def mine(table: pd.DataFrame) -> list[str]:
         return list(table["misspelt"])
 
@@ -315,7 +317,7 @@ def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
+def test_a_pack_of_a_plugin_with_a_hanging_pattern_is_left_out() -> None:
     asked = KernelCategorizer.create(
         registry=registry(
             bad=packs_plugin(pack("hang", "(a|a|aa)+$")),
@@ -329,7 +331,7 @@ def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_users_own_pattern_without_end_is_an_error(tmp_path: Path) -> None:
+def test_a_hanging_pattern_of_the_user_is_an_error(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Bad", "(a|a|aa)+$"))
     with pytest.raises(
         RuleError, match=r"mine\.toml: rule 1: pattern: .*takes too long"
@@ -375,7 +377,7 @@ def test_plugins_are_chosen_by_name() -> None:
     ]
 
 
-def test_arguments_that_cannot_be_meant() -> None:
+def test_single_values_in_place_of_lists_are_refused() -> None:
     asked = KernelCategorizer.create(registry=registry())
     with pytest.raises(UsageError, match="names: expected a list"):
         asked.categorize("kernel")
@@ -389,7 +391,7 @@ def test_arguments_that_cannot_be_meant() -> None:
         KernelCategorizer.create(categorizer=5, registry=registry())  # type: ignore[arg-type]
 
 
-def test_nothing_to_categorise() -> None:
+def test_an_empty_list_of_kernels() -> None:
     asked = KernelCategorizer.create(categorizer=lambda _: ["a"], registry=registry())
     assert len(asked.categorize([])) == 0
     assert asked.categorize([]).to_frame().empty

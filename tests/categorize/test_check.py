@@ -31,7 +31,7 @@ def names(*texts: str) -> tuple[Example, ...]:
     return tuple(Example(text) for text in texts)
 
 
-def test_a_sound_pack_has_no_findings() -> None:
+def test_a_correct_pack_has_no_problems() -> None:
     assert (
         findings(
             Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
@@ -89,7 +89,7 @@ def test_a_sound_pack_has_no_findings() -> None:
         ),
     ],
 )
-def test_each_fault_is_found(
+def test_each_problem_is_found(
     rules: list[Rule], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracelens_ext.categorize.check._HANG_SECONDS", 0.2)
@@ -111,7 +111,7 @@ def test_each_fault_is_found(
         (Rule("A", "foo"), Rule("B", "food", priority=1), False),
     ],
 )
-def test_a_rule_behind_one_that_finds_all_its_names_is_named(
+def test_a_rule_that_an_earlier_rule_hides_is_reported(
     first: Rule, second: Rule, hidden: bool
 ) -> None:
     found = [
@@ -143,7 +143,7 @@ def test_the_built_in_packs_load() -> None:
     assert len(built_in.packs) > 10
 
 
-def test_a_finding_is_a_plain_value() -> None:
+def test_a_problem_is_a_plain_value() -> None:
     assert RuleProblem("error", "x: rule 1", "p") == RuleProblem(
         "error", "x: rule 1", "p"
     )

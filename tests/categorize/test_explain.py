@@ -93,7 +93,7 @@ def test_explain_agrees_with_categorize_on_every_built_in_example() -> None:
         )
 
 
-def test_explain_asks_python_categorisers_and_survives_broken_ones(
+def test_explain_asks_python_categorizers_and_survives_broken_ones(
     tmp_path: Path,
 ) -> None:
     @hookimpl
@@ -109,7 +109,7 @@ def test_explain_asks_python_categorisers_and_survives_broken_ones(
     )
     answer = explain(asked, "foo")
     assert answer.winner is not None
-    assert answer.winner.place == "Python categoriser <lambda>"
+    assert answer.winner.place == "Python categorizer <lambda>"
     assert asked.problems == ["p: RuntimeError: oops"]
 
 

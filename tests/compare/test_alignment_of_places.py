@@ -54,7 +54,7 @@ def rows(
     return sorted(found[columns].itertuples(index=False, name=None))
 
 
-def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
+def test_places_with_different_inner_operations_are_paired_at_their_ancestor() -> None:
     a = {place("sdpa"): PlaceWork(5), place("sdpa>_flash"): launched("flash", 50, 5)}
     b = {
         place("sdpa"): PlaceWork(4),
@@ -67,7 +67,7 @@ def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
     assert row["B_kernels"] == "fmha × 4; pad × 8"
 
 
-def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
+def test_places_are_paired_by_shapes_first() -> None:
     """One size of B goes another way: that size is compared with the same size of A."""
     small, large = ({"shapes": shapes} for shapes in ("[[2]]", "[[9]]"))
     a = {place("sdpa", **small): PlaceWork(1), place("sdpa", **large): PlaceWork(1)}
@@ -83,7 +83,7 @@ def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
     assert rows(a, b) == [("flash", "flash", 3, 3), ("sdpa", "sdpa", 9, 30)]
 
 
-def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
+def test_remaining_places_are_paired_by_what_ran_before_them() -> None:
     a = {
         place("add"): launched("a", 1, first=10),
         place("x"): launched("x", 2, first=20),
@@ -107,7 +107,7 @@ def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
     assert rows(in_module, fused) == [("x + y", "fused", 6, 3)]
 
 
-def test_numbers_of_instances_do_not_part_operations() -> None:
+def test_numbers_of_instances_are_ignored() -> None:
     a = {place("fusion.3"): launched("k", 1)}
     b = {place("fusion.12"): launched("k", 2)}
     assert rows(a, b) == [("fusion.3", "fusion.12", 1, 2)]
@@ -163,7 +163,7 @@ def test_each_event_is_in_exactly_one_row(
     assert (same["A_ns"] == same["B_ns"]).all()
 
 
-def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
+def test_work_is_the_median_ratio_of_calls_and_speed_is_per_call() -> None:
     a = {place("x"): launched("x", 100, 10), place("y"): launched("y", 10, 10)}
     b = {place("x"): launched("x", 88, 8), place("y"): launched("y", 20, 20)}
     work, speed = align(a, b).work_and_speed(1)
@@ -196,7 +196,7 @@ def steps(
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 @pytest.mark.parametrize("maker", [{}, {"layers": 12}, {"before": 5}, {"extra": 2}])
-def test_the_unit_is_the_step_and_not_its_layers_nor_two_steps(
+def test_the_period_is_a_step_and_not_a_layer_or_two_steps(
     count: int, maker: dict[str, int]
 ) -> None:
     analyzer = TreePerfAnalyzer(
@@ -287,7 +287,7 @@ def test_the_times_of_a_path_are_those_of_its_modules() -> None:
 @pytest.mark.skipif(
     not importlib.util.find_spec("plotly"), reason="plotly is not installed"
 )
-def test_the_tree_of_a_page_has_both_sides() -> None:
+def test_the_tree_has_the_times_of_both_traces() -> None:
     from tracelens_ext.compare.report import comparison_report
 
     both = [

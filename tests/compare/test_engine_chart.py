@@ -88,7 +88,7 @@ def test_time_is_counted_once_and_summed_by_kernel() -> None:
     found = dict(
         zip(
             run.kernel,
-            zip(run.category, run.gpu_ns_of.tolist(), strict=True),
+            zip(run.category, run.gpu_ns_of_kernel.tolist(), strict=True),
             strict=True,
         )
     )

@@ -113,3 +113,46 @@ def test_ranges_that_differ_in_a_number_are_one_place() -> None:
     code, folded = folded_labels(np.array([0, 1, 2, 3, 4, -1]), labels)
     assert folded == ["layer_#_weights", "conv2d", "conv3d"]
     assert code.tolist() == [0, 0, 0, 1, 2, -1]
+
+
+def test_what_the_trace_does_not_show_is_to_be_found_out_first() -> None:
+    program = Program()
+    for _ in range(3):
+        busy(program)
+        program.pause(40_000)
+    busy(program)
+    advice = host_bound(program).advice
+    assert advice.startswith("Find out what the CPU does in these gaps")
+    assert "with_stack=True) records it" in advice
+
+
+def test_ranges_of_the_program_tell_what_it_does_in_gaps() -> None:
+    program = Program()
+    for _ in range(3):
+        busy(program)
+        program.maker.annotation("load weights", program.cpu - 50, 40_100)
+        program.pause(40_000)
+    busy(program)
+    assert host_bound(program).advice.startswith("Move the CPU work")
+
+
+def test_a_range_around_everything_tells_nothing_of_gaps() -> None:
+    program = Program()
+    for _ in range(3):
+        busy(program)
+        program.pause(4_000)
+    busy(program)
+    program.maker.annotation("main loop", 0, program.cpu)
+    assert host_bound(program).advice.startswith("Find out what the CPU does")
+
+
+def test_what_the_cpu_calls_during_gaps_of_early_launches_is_no_place_of_them() -> None:
+    program = Program()
+    for number in range(400):
+        program.launch(20, cost=1)
+        program.gpu += 6
+        if number == 399:
+            program.maker.call("cudaDeviceSynchronize", program.cpu, program.gpu)
+    finding = host_bound(program)
+    assert finding.title.startswith("Short gaps between kernels")
+    assert "calls" not in finding.where

@@ -1,4 +1,4 @@
-"""Finished reports, ours and TraceLens's, as measurements; the traces or reports of a history."""
+"""Measures finished reports of this program and of TraceLens, and finds the files of a history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, made_here
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, has_own_mark
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace_files import traces_in
@@ -33,20 +33,24 @@ from tracelens_ext.trace_files import traces_in
 
 @dataclass(frozen=True)
 class _ReportSheet:
-    """A sheet that is read; columns are found by their plain names (`plain_name`)."""
+    """A sheet of a report, and which of its columns are read.
+
+    Columns are identified by their plain names (`plain_name`).
+    """
 
     name: str
-    #: columns that name the rows → what a measurement calls them
+    #: column that identifies rows → name of the key column in a measurement
     keys: Mapping[str, str]
-    time: str  #: the column of times
-    ns_per_unit: float = NS_PER_MS  #: of the times
-    count: str = ""  #: the column of counts; empty for none
-    #: the column of percentages, which add up to 100 if the sheet is whole; empty for none
+    time: str  #: the column with times
+    ns_per_unit: float = NS_PER_MS  #: ns in one unit of the times
+    count: str = ""  #: the column with counts; empty if there is none
+    #: the column with percentages, which add up to 100 if no rows are missing; empty if there is
+    #: none
     share: str = ""
 
     @property
     def columns(self) -> set[str]:
-        """The columns that are read."""
+        """The plain names of all columns that are read."""
         columns = set(self.keys) | {self.time, self.count, self.share}
         columns.discard("")
         return columns
@@ -85,7 +89,7 @@ _OPS_SUMMARY = _ReportSheet(
 _OPS_SUMMARY_BY_CATEGORY = replace(
     _OPS_SUMMARY, name="ops_summary_by_category", keys={"op category": "op category"}
 )
-#: What is read beside the timeline; a table is taken from the first sheet that has its columns.
+#: The sheets besides the timeline. A table is taken from the first of them that has its columns.
 _SHEETS = (
     _KERNELS_BY_CATEGORY,
     _KERNEL_CATEGORIES,
@@ -94,36 +98,37 @@ _SHEETS = (
     _OPS_SUMMARY_BY_CATEGORY,
 )
 _FINDINGS = "findings"
-#: Columns of that sheet.
+#: Columns of the sheet `findings`.
 _FINDING_ID = "finding"
 _ATTRIBUTED_MS = "attributed ms"
 _ATTRIBUTED_PERCENT = "of analyzed time"
-#: What reports of earlier versions call them, the latest version first.
+#: Names of these columns in reports of earlier versions, the latest version first.
 _EARLIER_NAMES = {
     "claimed ms": _ATTRIBUTED_MS,
     "of judged time": _ATTRIBUTED_PERCENT,
     "saving ms": _ATTRIBUTED_MS,
     "of wall time": _ATTRIBUTED_PERCENT,
 }
-#: How far from 100 the percentages of a whole sheet may be.
+#: The percentages of a sheet without missing rows may deviate this much from 100.
 _PERCENT_TOLERANCE = 0.5
-#: Bytes at the beginning of a file, in which a report's sheets are named.
+#: The sheets of a report are named within this many bytes at the beginning of the file.
 _BEGINNING_BYTES = 1 << 18
-#: Traces of a history.
+#: The fewest traces of a history.
 _MIN_HISTORY = 3
-#: A start before 2001 is not a date: the clock counts since the machine's start.
+#: Times before 2001 are not dates: they come from clocks that count from the start of the machine.
 _FIRST_START_NS = 10**18
+#: Larger sums of times cannot be right.
 _MAX_NS = 2.0**62
 _MAX_QUOTED = 40
 _WRITE_AGAIN = "write the report again"
 
 
 def is_report(path: Path, *, of_trace: bool = False) -> bool:
-    """Tell whether an argument is a finished report, even a damaged one; else it is a trace.
+    """Tell whether a path is a finished report, even a damaged one, and not a trace.
 
     Args:
-        path: of a file or folder.
-        of_trace: only reports of a trace count, not comparisons.
+        path: a file or folder.
+        of_trace: True to accept only reports about a trace, not comparisons.
     """
     try:
         if path.is_dir():
@@ -140,27 +145,27 @@ def is_report(path: Path, *, of_trace: bool = False) -> bool:
             ):
                 sheet = f'"{_TIMELINE.name}"'.encode()
                 return not of_trace or sheet in part.read(_BEGINNING_BYTES)
-    except Exception:  # noqa: BLE001  # of a damaged archive, any; its reader says what is wrong
+    except Exception:  # noqa: BLE001  # damaged archives raise many errors; reading reports them
         return False
 
 
 def _is_json_report(path: Path, beginning: bytes, *, of_trace: bool) -> bool:
-    """Tell whether a file is a JSON report of ours."""
-    if not beginning.startswith(b"{") or not made_here(path):
+    """Tell whether a file is a JSON report that this program wrote."""
+    if not beginning.startswith(b"{") or not has_own_mark(path):
         return False
     return not of_trace or f'"{_TIMELINE.name}": ['.encode() in beginning
 
 
 def history_in(folder: Path, last: int, without: Path) -> list[Path]:
-    """Return the last traces of a folder, else the last reports, by start, else by file time.
+    """Return the latest traces of a folder, or its latest reports if it contains no traces.
 
     Args:
-        folder: with the history.
-        last: how many are taken.
-        without: the trace that is compared with them.
+        folder: the folder with the history.
+        last: the most traces or reports that are returned.
+        without: the trace that is compared with the history; it is left out.
 
     Raises:
-        TracelensError: there are too few.
+        TracelensError: the folder contains fewer than three traces or reports.
     """
     paths = [path for path in traces_in(folder) if not is_report(path)]
     if not paths:
@@ -177,7 +182,10 @@ def history_in(folder: Path, last: int, without: Path) -> list[Path]:
 
 
 def _start(path: Path) -> int:
-    """Return when a trace was recorded, ns since 1970; of a report, when it was written."""
+    """Return when a trace was recorded, or a report was written, ns since 1970.
+
+    If a trace does not record its date, the time of its file is used.
+    """
     if not is_report(path):
         trace = read_trace(path)
         start = trace.base_ns
@@ -194,7 +202,7 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
 
     Args:
         path: a workbook, a JSON report, or a folder of CSV or Parquet tables.
-        max_bytes: of text that it may have; None for the default.
+        max_bytes: the most bytes of text that the report may have; None for the default.
 
     Raises:
         TraceError: the report cannot be read, or has no timeline.
@@ -224,14 +232,14 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         devices="not in the report",
         total=Figures(tables),
         categories=frozenset(categories),
-        report=GENERATOR if report.ours else TRACELENS,
+        report=GENERATOR if report.is_ours else TRACELENS,
         notes=tuple(kernel_tables.notes),
         findings=_findings(path, report.tables.get(_FINDINGS)),
     )
 
 
 def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the timeline of a report as a measurement has it."""
+    """Return the timeline of a report as a table of `Figures`."""
     rows = _rows(path, _TIMELINE, table)
     if "type" not in rows or "total_time" not in set(rows["type"]):
         problem = f"the sheet {_TIMELINE.name} has no row total_time"
@@ -245,7 +253,7 @@ def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
-    """Return what each finding of a report saves; None if it has no findings."""
+    """Return id → saving of each finding of a report; None if the report has no findings."""
     if table is None:
         return None
     for old, new in _EARLIER_NAMES.items():
@@ -265,13 +273,13 @@ def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | Non
 
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
-    """Return the measurement of a trace with what TraceLens's sheets would have of it.
+    """Return the measurement of a trace with the tables that TraceLens's sheets would contain.
 
-    Some reports have no more than these.
+    This makes the trace comparable with reports that contain no other tables.
 
     Args:
-        measured: the measurement.
-        analyzer: of the trace.
+        measured: the measurement of the trace.
+        analyzer: the analyzer of the trace.
     """
     from tracelens_ext.analysis.kernels.kernels import reference_kernel_summary
 
@@ -291,14 +299,14 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
 
 
 class _KernelTables(NamedTuple):
-    """What is in a report but for the timeline."""
+    """The tables of a report besides the timeline."""
 
-    tables: dict[str, pd.DataFrame]  #: as `Figures` has them
-    notes: list[str]  #: what is left out
+    tables: dict[str, pd.DataFrame]  #: tables of `Figures`
+    notes: list[str]  #: a clause for each sheet that is left out
 
 
 def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTables:
-    """Return the tables that the sheets of a report have, and what is left out."""
+    """Return the tables in the sheets of a report, without sheets that lack rows."""
     tables: dict[str, pd.DataFrame] = {}
     notes = []
     for sheet in _SHEETS:
@@ -307,8 +315,8 @@ def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTab
             continue
         rows = _rows(path, sheet, table)
         covered_percent = _covered_percent(path, sheet, table)
-        is_whole = abs(covered_percent - 100) <= _PERCENT_TOLERANCE
-        if rows["ns"].any() and not is_whole:
+        has_all_rows = abs(covered_percent - 100) <= _PERCENT_TOLERANCE
+        if rows["ns"].any() and not has_all_rows:
             problem = f"covers {covered_percent:.1f} % of the time and is left out"
             notes.append(f"the sheet {sheet.name} {problem}")
             continue
@@ -318,7 +326,10 @@ def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTab
 
 
 def _covered_percent(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> float:
-    """Return how much of the time a sheet has, as it says; 100 if it does not."""
+    """Return the sum of a sheet's percentages, which is below 100 if rows are missing.
+
+    The result is 100 if the sheet has no percentages.
+    """
     if sheet.share not in table:
         return 100.0
     return float(
@@ -329,13 +340,14 @@ def _covered_percent(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> fl
 def _tables_of_sheet(
     sheet: _ReportSheet, rows: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables whose columns a sheet has."""
+    """Return the tables, and their stand-ins, whose key columns a sheet has."""
     tables = {}
     for name in STAND_INS:
         tables[name] = _grouped(rows, KEYS[name])
-    has_all_kinds = sheet.keys is _KERNEL_KEYS
+    # Stand-ins contain no copies. A sheet with copies needs the column `kind` to leave them out.
+    has_copies = sheet.keys is _KERNEL_KEYS
     has_kind = "kind" in rows
-    if has_kind or not has_all_kinds:  # copies do not count in the stand-ins
+    if has_kind or not has_copies:
         kernels = rows[rows["kind"] == "kernel"] if has_kind else rows
         for stand_in in STAND_INS.values():
             tables[stand_in] = _grouped(kernels, (stand_in,))
@@ -343,7 +355,7 @@ def _tables_of_sheet(
 
 
 def _grouped(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
-    """Return times and counts by some columns; None if they are not there."""
+    """Return times and counts grouped by key columns; None if a key column is missing."""
     if not set(keys) <= set(rows):
         return None
     sums = rows.groupby(list(keys), sort=False)[["ns", "count"]].sum().reset_index()
@@ -351,7 +363,7 @@ def _grouped(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
 
 
 def _rows(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a sheet as a measurement has it: its keys, `ns`, `count`."""
+    """Return the rows of a sheet with the key columns of a measurement, `ns` and `count`."""
     columns: dict[str, object] = {}
     for name, key in sheet.keys.items():
         if name in table:
@@ -372,7 +384,7 @@ def _rows(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _texts(column: pd.Series) -> list[str]:
-    """Return a column of names; an empty name is an empty cell in a workbook."""
+    """Return a column of names. Workbooks have empty cells in place of empty names."""
     return ["" if pd.isna(value) else str(value) for value in column.tolist()]
 
 
@@ -380,12 +392,12 @@ def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float6
     """Return a column of numbers.
 
     Raises:
-        TraceFormatError: one is missing or below 0, or there is no such column.
+        TraceFormatError: a number is missing or negative, or the column does not exist.
     """
     if column not in table:
         problem = f"the sheet {sheet} has no column {column!r}"
         raise TraceFormatError(path, problem, _WRITE_AGAIN)
-    # Of a date, say, nothing is made.
+    # pandas would convert other types, such as dates, to numbers.
     values = [
         value if isinstance(value, int | float | str) else None
         for value in table[column]
@@ -407,7 +419,11 @@ def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float6
 def _whole_numbers(
     path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: float
 ) -> Int64Array:
-    """Return a column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
+    """Return a column of numbers, multiplied by `per_unit` and rounded to whole numbers.
+
+    Raises:
+        TraceFormatError: a number is missing or negative, or the sum is impossibly large.
+    """
     values = np.rint(
         _numbers(path=path, sheet=sheet, table=table, column=column) * per_unit
     )

@@ -1,6 +1,7 @@
-"""Tables of finished reports read back: of a workbook, JSON, a folder of CSV or Parquet files.
+"""Reads the tables of finished reports: workbooks, JSON, and folders of CSV or Parquet files.
 
-A report may come from anybody, so a workbook is looked through before openpyxl sees it.
+A report may come from an untrusted source. Therefore a workbook is checked for excessive contents
+before openpyxl reads it.
 """
 
 from __future__ import annotations
@@ -21,59 +22,67 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import (
     GENERATOR,
     TABLES_VERSION_KEY,
-    made_here,
+    has_own_mark,
     read_manifest,
 )
 from tracelens_ext.report.writing import OutputFormat, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 
+#: The first bytes of a zip archive.
 ZIP = b"PK\x03\x04"
+#: The part that every workbook contains.
 WORKBOOK_PART = "xl/workbook.xml"
-#: Most that a report may have: unpacked bytes, and rows of a table.
+#: The most unpacked bytes of a report.
 _MAX_BYTES = 300 * 10**6
+#: The most rows of a table, which is also the limit of Excel.
 _MAX_ROWS = 1_048_576
-#: Columns in which one is looked for, and parts of a workbook.
+#: Columns after this many are not searched.
 _MAX_COLUMNS = 1000
+#: The most parts of a workbook.
 _MAX_PARTS = 10_000
-#: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more, to the
-#: square for some; how deep they nest.
-_MAX_CELL_ELEMENTS = 4_000_000
-_MAX_OTHER_ELEMENTS = 20_000
-_MAX_DEPTH = 100
-#: Bytes without the end of a tag, so of one attribute or text; and characters of all attributes
-#: but those of cells: openpyxl takes seconds for 10 MB of ranges.
-_MAX_ELEMENT_BYTES = 1 << 20
-_MAX_ATTRIBUTE_CHARACTERS = 2_000_000
+#: XML elements of cells and their contents.
 _CELL_ELEMENTS = frozenset({"row", "c", "v", "is", "si", "t"})
+_MAX_CELL_ELEMENTS = 4_000_000
+#: Other elements take openpyxl longer, some of them quadratic time.
+_MAX_OTHER_ELEMENTS = 20_000
+#: The deepest nesting of elements.
+_MAX_DEPTH = 100
+#: The most bytes of a single attribute or text.
+_MAX_ELEMENT_BYTES = 1 << 20
+#: The most characters of all attributes, without those of cells. openpyxl takes seconds for 10 MB
+#: of cell ranges.
+_MAX_ATTRIBUTE_CHARACTERS = 2_000_000
+#: A part is checked in pieces of this many bytes.
 _PIECE_BYTES = 1 << 18
 _SUPPORTED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NAME_OTHER_FORM = "give the trace, or a folder of CSV or Parquet tables"
 _ALLOW_MORE_BYTES = "give the trace, or raise the limit with --max-bytes"
 _WRITE_AGAIN = "write the report again"
 
-Wanted = Mapping[str, Collection[str]]  #: sheet → plain names of its columns
+#: Name of a sheet → plain names of the columns to read.
+WantedColumns = Mapping[str, Collection[str]]
 
 
 class ReportTables(NamedTuple):
-    """What was read of a report."""
+    """The tables that were read from a report."""
 
-    #: by name of the sheet; columns by their plain names, values as they were stored
+    #: name of the sheet → table; columns have their plain names, values are as stored
     tables: Mapping[str, pd.DataFrame]
-    ours: bool  #: this program made it
-    version: object  #: of its tables, as far as it says so
+    is_ours: bool  #: True if this program wrote the report
+    version: object  #: the version of the tables that the report records; None if it does not
 
 
 def plain_name(column: object) -> str:
-    """Return a column's name without case, underscores and signs.
+    """Return the name of a column in lower case, without underscores and punctuation.
 
-    `time_ms` and `Time (ms)` are one.
+    `time_ms` and `Time (ms)` have the same plain name.
     """
     return re.sub(r"[\W_]+", " ", str(column)).strip().casefold()
 
 
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
-    """Return the files of a folder that have one of these sheets, as CSV or Parquet."""
+    """Return the CSV and Parquet files of a folder that are named like one of the sheets."""
     names = []
     for sheet in sheets:
         names.append(f"{sheet}{OutputFormat.csv.suffix}")
@@ -83,24 +92,24 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
 
 
 def read_tables(
-    path: Path, wanted: Wanted, max_bytes: int | None = None
+    path: Path, wanted: WantedColumns, max_bytes: int | None = None
 ) -> ReportTables:
-    """Return the tables of a report that are there.
+    """Return the wanted tables of a report, without those that it does not contain.
 
     Args:
-        path: of the report.
-        wanted: the sheets and columns that are read.
-        max_bytes: that it may have, unpacked; None for the default.
+        path: the file or folder of the report.
+        wanted: the sheets and columns to read.
+        max_bytes: the most bytes that the report may have after unpacking; None for the default.
 
     Raises:
-        TraceError: it cannot be read, is damaged, or is too large.
+        TraceError: the report cannot be read, is damaged, or is too large.
     """
     most_bytes = max_bytes or _MAX_BYTES
     try:
         if path.is_dir():
             return _read_folder(path, wanted, most_bytes)
         with path.open("rb") as file:
-            if file.read(1) == b"{" and made_here(path):
+            if file.read(1) == b"{" and has_own_mark(path):
                 return _read_json(path, wanted, most_bytes)
             return _read_workbook(
                 path=path, file=file, wanted=wanted, most_bytes=most_bytes
@@ -112,13 +121,14 @@ def read_tables(
 
 @contextmanager
 def _reports_damage(path: Path, what: str) -> Iterator[None]:
-    """Say of whatever a reader fails on that the file is damaged."""
+    """Convert any error of a library that reads a report to one about a damaged file."""
     try:
         yield
     except errors.TracelensError:
         raise
-    except Exception as error:  # openpyxl, zipfile, pandas, pyarrow: any kind
-        # Those about damage: zipfile looks before the file's beginning; pyarrow's have no number.
+    except Exception as error:  # openpyxl, zipfile, pandas and pyarrow raise many types
+        # Some OSErrors are due to damage: zipfile seeks before the beginning of the file
+        # (EINVAL), and those of pyarrow have no number. Others are real errors of the system.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         detail = one_line(str(error)) or type(error).__name__
@@ -129,32 +139,35 @@ def _reports_damage(path: Path, what: str) -> Iterator[None]:
 def _too_large(
     path: Path, what: str, remedy: str = _ALLOW_MORE_BYTES
 ) -> errors.TraceTooLargeError:
-    """Return the error about a report that has more than it may."""
+    """Return the error about a report that exceeds a limit."""
     return errors.TraceTooLargeError(path, f"has more than {what}", remedy)
 
 
-def _places(header: Collection[object], columns: Collection[str]) -> dict[str, int]:
-    """Return plain name → place of each wanted column that is there; the first of two alike.
+def _column_positions(
+    header: Collection[object], columns: Collection[str]
+) -> dict[str, int]:
+    """Return plain name → position of each wanted column that the header contains.
 
-    A unit in brackets may follow the name: `count (kernels)`.
+    A unit in parentheses may follow the name, as in `count (kernels)`. If two columns have the same
+    plain name, the first one is used.
     """
-    places: dict[str, int] = {}
-    for place, name in enumerate(header):
+    positions: dict[str, int] = {}
+    for position, name in enumerate(header):
         text = str(name)
         without_unit = re.sub(r" \([^()]*\)$", "", text)
         for spelling in (plain_name(text), plain_name(without_unit)):
             if spelling in columns:
-                places.setdefault(spelling, place)
-    return places
+                positions.setdefault(spelling, position)
+    return positions
 
 
 # Workbooks.
 
 
 def _read_workbook(
-    path: Path, file: BinaryIO, wanted: Wanted, most_bytes: int
+    path: Path, file: BinaryIO, wanted: WantedColumns, most_bytes: int
 ) -> ReportTables:
-    """Read a workbook."""
+    """Read the wanted tables of a workbook."""
     file.seek(0)
     if file.read(len(ZIP)) != ZIP:
         raise errors.TraceFormatError(
@@ -164,7 +177,8 @@ def _read_workbook(
     import openpyxl
 
     with _reports_damage(path, "the workbook"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it does not keep, such as charts
+        # openpyxl warns of contents that it ignores, such as charts.
+        warnings.simplefilter("ignore")
         book = openpyxl.load_workbook(
             file, read_only=True, data_only=True, keep_links=False
         )
@@ -180,30 +194,37 @@ def _read_workbook(
         }
     is_ours = book.properties.creator == GENERATOR
     return ReportTables(
-        tables=tables, ours=is_ours, version=value_of_property.get(TABLES_VERSION_KEY)
+        tables=tables,
+        is_ours=is_ours,
+        version=value_of_property.get(TABLES_VERSION_KEY),
     )
 
 
 def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
     """Return the wanted columns of a sheet."""
-    sheet.reset_dimensions()  # a claim that may be wrong
+    # The dimensions that a sheet records may be wrong.
+    sheet.reset_dimensions()
     headers = sheet.iter_rows(max_row=1, max_col=_MAX_COLUMNS, values_only=True)
-    places = _places(next(headers, ()), columns)
-    last_column = max(places.values(), default=0) + 1
+    positions = _column_positions(next(headers, ()), columns)
+    last_column = max(positions.values(), default=0) + 1
     rows: list[tuple[object, ...]] = []
     cells = sheet.iter_rows(min_row=2, max_col=last_column, values_only=True)
     for number, row in enumerate(cells, start=2):
         if number > _MAX_ROWS:
             raise _too_large(path, f"{_MAX_ROWS:,} rows in the sheet {sheet.title}")
-        is_gap = all(value is None for value in row)  # between rows that are there
-        if not is_gap:
-            rows.append(tuple(row[place] for place in places.values()))
-    return pd.DataFrame(rows, columns=list(places), dtype=object)
+        is_empty = all(value is None for value in row)
+        if not is_empty:
+            rows.append(tuple(row[position] for position in positions.values()))
+    return pd.DataFrame(rows, columns=list(positions), dtype=object)
 
 
 def _check_workbook(path: Path, file: BinaryIO, most_bytes: int) -> None:
-    """Refuse a workbook that would take too much memory or time, or that declares entities."""
-    used = _UsedByWorkbook(path, most_bytes)
+    """Check that a workbook does not take too much memory or time, and declares no entities.
+
+    Raises:
+        TraceError: the workbook exceeds a limit, declares entities, or is damaged.
+    """
+    usage = _WorkbookUsage(path, most_bytes)
     with _reports_damage(path, "the workbook"), zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) > _MAX_PARTS:
             raise _too_large(path, f"{_MAX_PARTS:,} parts")
@@ -218,12 +239,12 @@ def _check_workbook(path: Path, file: BinaryIO, most_bytes: int) -> None:
                 )
             with archive.open(info) as part:
                 pieces = iter(partial(part.read, _PIECE_BYTES), b"")
-                _PartCheck(used).run(pieces)
+                _PartCheck(usage).run(pieces)
     file.seek(0)
 
 
-class _UsedByWorkbook:
-    """What the parts of a workbook have used so far."""
+class _WorkbookUsage:
+    """Counts the bytes and XML elements of a workbook, and raises if they exceed a limit."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self.path = path
@@ -235,7 +256,7 @@ class _UsedByWorkbook:
 
     @property
     def elements(self) -> int:
-        """How many elements there were."""
+        """The number of elements so far."""
         return self._cell_elements + self._other_elements
 
     def add_bytes(self, count: int) -> None:
@@ -258,17 +279,20 @@ class _UsedByWorkbook:
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
         has_too_many_cells = self._cell_elements > _MAX_CELL_ELEMENTS
         if has_too_many_cells or self._other_elements > _MAX_OTHER_ELEMENTS:
-            # a cell has an element for itself and its value
+            # Most cells consist of two elements, one of them for the value.
             cells = _MAX_CELL_ELEMENTS // 2
             what = f"{cells:,} cells, or {_MAX_OTHER_ELEMENTS:,} other elements"
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
 
 
 class _PartCheck:
-    """Counts one part; what is not XML by its bytes alone, as openpyxl will not read it."""
+    """Counts the contents of one part of a workbook.
 
-    def __init__(self, used: _UsedByWorkbook) -> None:
-        self._used = used
+    Only the bytes of parts that are not XML are counted, because openpyxl does not read them.
+    """
+
+    def __init__(self, usage: _WorkbookUsage) -> None:
+        self._usage = usage
         self._depth = 0
         self._is_xml = True
         self._parser = expat.ParserCreate()
@@ -277,22 +301,23 @@ class _PartCheck:
         self._parser.EndElementHandler = self._end
 
     def run(self, pieces: Iterator[bytes]) -> None:
-        """Count the pieces of the part."""
+        """Count the contents of the part, which is given in pieces."""
+        # The bytes since the last element began.
         bytes_in_element = 0
         for piece in pieces:
-            self._used.add_bytes(len(piece))
-            elements_before = self._used.elements
+            self._usage.add_bytes(len(piece))
+            elements_before = self._usage.elements
             self._parse(piece)
-            if self._used.elements == elements_before:
+            if self._usage.elements == elements_before:
                 bytes_in_element += len(piece)
             else:
                 bytes_in_element = 0
             if self._is_xml and bytes_in_element > _MAX_ELEMENT_BYTES:
                 what = f"{size_text(_MAX_ELEMENT_BYTES)} in one element"
-                raise _too_large(self._used.path, what, _NAME_OTHER_FORM)
+                raise _too_large(self._usage.path, what, _NAME_OTHER_FORM)
 
     def _parse(self, piece: bytes) -> None:
-        """Parse a piece, as long as all of the part so far is XML."""
+        """Parse a piece, unless an earlier piece of the part was not XML."""
         if not self._is_xml:
             return
         try:
@@ -302,7 +327,9 @@ class _PartCheck:
 
     def _refuse_declaration(self, *_: object) -> NoReturn:
         problem = "declares XML entities, which no workbook does"
-        raise errors.TraceFormatError(self._used.path, problem, "do not trust the file")
+        raise errors.TraceFormatError(
+            self._usage.path, problem, "do not trust the file"
+        )
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -310,8 +337,8 @@ class _PartCheck:
             problem = (
                 f"nests XML more than {_MAX_DEPTH} levels deep, which no workbook does"
             )
-            raise errors.TraceFormatError(self._used.path, problem, "name another")
-        self._used.add_element(name, attributes)
+            raise errors.TraceFormatError(self._usage.path, problem, "name another")
+        self._usage.add_element(name, attributes)
 
     def _end(self, _name: str) -> None:
         self._depth -= 1
@@ -320,8 +347,8 @@ class _PartCheck:
 # JSON.
 
 
-def _read_json(path: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
-    """Read a JSON report."""
+def _read_json(path: Path, wanted: WantedColumns, most_bytes: int) -> ReportTables:
+    """Read the wanted tables of a JSON report."""
     import msgspec
 
     if path.stat().st_size > most_bytes:
@@ -339,27 +366,27 @@ def _read_json(path: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
         version: object = document.get(TABLES_VERSION_KEY)
         if version is not None:
             version = msgspec.json.decode(document[TABLES_VERSION_KEY])
-    return ReportTables(tables=tables, ours=True, version=version)
+    return ReportTables(tables=tables, is_ours=True, version=version)
 
 
 def _table_of_rows(
     rows: Sequence[Mapping[str, object]], columns: Collection[str]
 ) -> pd.DataFrame:
-    """Return the wanted columns of rows, which all have the columns of the first one."""
+    """Return the wanted columns of rows. All rows have the columns of the first one."""
     header = list(rows[0]) if rows else []
-    places = _places(header, columns)
+    positions = _column_positions(header, columns)
     values = {}
-    for plain, place in places.items():
-        column = header[place]
-        values[plain] = [row.get(column) for row in rows]
-    return pd.DataFrame(values, columns=list(places), dtype=object)
+    for name, position in positions.items():
+        column = header[position]
+        values[name] = [row.get(column) for row in rows]
+    return pd.DataFrame(values, columns=list(positions), dtype=object)
 
 
 # Folders.
 
 
-def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
-    """Read a folder of tables."""
+def _read_folder(folder: Path, wanted: WantedColumns, most_bytes: int) -> ReportTables:
+    """Read the wanted tables of a folder with CSV or Parquet files."""
     files = table_files(folder, wanted)
     suffixes = {path.suffix for path in files}
     if len(suffixes) > 1:
@@ -377,12 +404,16 @@ def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
                 tables[path.stem] = _read_parquet(path, columns, most_bytes)
     manifest = read_manifest(folder)
     return ReportTables(
-        tables=tables, ours=bool(manifest), version=manifest.get(TABLES_VERSION_KEY)
+        tables=tables, is_ours=bool(manifest), version=manifest.get(TABLES_VERSION_KEY)
     )
 
 
 def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
-    """Read a CSV file, all values as texts."""
+    """Read the wanted columns of a CSV file; all values are texts.
+
+    Raises:
+        TraceError: the file does not end with a line break, or has too many rows.
+    """
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
@@ -390,7 +421,8 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
                 path, "is empty or cut off", "write the report again"
             )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # such as for a row that is too long
+        # pandas warns of rows that are too long, which are a sign of damage.
+        warnings.simplefilter("error")
         table: pd.DataFrame = pd.read_csv(
             path,
             nrows=_MAX_ROWS + 1,
@@ -401,34 +433,39 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
         )
     if len(table) > _MAX_ROWS:
         raise _too_large(path, f"{_MAX_ROWS:,} rows")
-    places = _places(table.columns, columns)
-    return table.iloc[:, list(places.values())].set_axis(list(places), axis=1)
+    positions = _column_positions(table.columns, columns)
+    wanted_columns = table.iloc[:, list(positions.values())]
+    return wanted_columns.set_axis(list(positions), axis=1)
 
 
 def _read_parquet(
     path: Path, columns: Collection[str], most_bytes: int
 ) -> pd.DataFrame:
-    """Read a Parquet file."""
+    """Read the wanted columns of a Parquet file.
+
+    Raises:
+        TraceError: the columns have too many rows, or too many bytes after unpacking.
+    """
     require_format(OutputFormat.parquet)
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names[:_MAX_COLUMNS]
         metadata = file.metadata
-        places = _places(names, columns)
+        positions = _column_positions(names, columns)
         unpacked_bytes = 0
         for group_number in range(metadata.num_row_groups):
             group = metadata.row_group(group_number)
-            for place in places.values():
-                unpacked_bytes += group.column(place).total_uncompressed_size
+            for position in positions.values():
+                unpacked_bytes += group.column(position).total_uncompressed_size
         if metadata.num_rows > _MAX_ROWS or unpacked_bytes > most_bytes:
             raise _too_large(path, f"{_MAX_ROWS:,} rows, or {size_text(most_bytes)}")
-    chosen = [names[place] for place in places.values()]
-    # A name that a million rows share is then kept once.
-    with parquet.ParquetFile(path, read_dictionary=chosen) as file:
-        table = file.read(columns=chosen, use_threads=False)
+    stored_names = [names[position] for position in positions.values()]
+    # With a dictionary, a text that a million rows share is stored once.
+    with parquet.ParquetFile(path, read_dictionary=stored_names) as file:
+        table = file.read(columns=stored_names, use_threads=False)
     series = {
-        plain: table.column(name).to_pandas().astype(object)
-        for plain, name in zip(places, chosen, strict=True)
+        name: table.column(stored_name).to_pandas().astype(object)
+        for name, stored_name in zip(positions, stored_names, strict=True)
     }
     return pd.DataFrame(series, dtype=object)

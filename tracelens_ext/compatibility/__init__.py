@@ -1,1 +1,1 @@
-"""How scripts that were written for other tools, or for earlier versions, go on working."""
+"""Keeps scripts working that were written for other tools or for earlier versions."""

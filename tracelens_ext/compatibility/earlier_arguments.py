@@ -14,7 +14,7 @@ _Class = TypeVar("_Class")
 
 
 def takes_old_arguments(function: _Function) -> _Function:
-    """Let callers of a function name its arguments as version 0.1 did."""
+    """Let callers use the names that the arguments had in version 0.1."""
     new_of_old = new_names(Kind.ARGUMENT)
 
     @functools.wraps(function)
@@ -27,7 +27,7 @@ def takes_old_arguments(function: _Function) -> _Function:
 
 
 def keeps_old_names(kind: type[_Class]) -> type[_Class]:
-    """Let a dataclass be made with the old names of its fields, and read by them."""
+    """Let the fields of a dataclass be set and read by their old names, too."""
     new_of_old = new_names(Kind.ATTRIBUTE, kind.__name__)
     words = f"{kind.__name__}.{{}}"
     make = kind.__init__
@@ -46,9 +46,9 @@ def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
     """Warn that a name will be removed in the next release.
 
     Args:
-        old: what was used, in words.
+        old: a description of what was used.
         new: the name to use.
-        stacklevel: of the caller's line, as `warnings.warn` counts from the caller of this.
+        stacklevel: the stack level of the user's line, counted from the caller of this function.
     """
     warnings.warn(
         f"{old} is now {new}; the old name will be removed in the next release",
@@ -60,12 +60,12 @@ def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
 def _in_new_names(
     given: dict[str, Any], new_of_old: dict[str, str], words: str
 ) -> dict[str, Any]:
-    """Return arguments by their names of now.
+    """Replace old names of arguments by the current ones.
 
     Args:
-        given: by any names.
+        given: the arguments, by old or current names.
         new_of_old: old name → new name.
-        words: what the warning calls an old name, which stands for `{}`.
+        words: the text of the warning about an old name, which replaces `{}`.
     """
     if new_of_old.keys().isdisjoint(given):
         return given
@@ -73,14 +73,14 @@ def _in_new_names(
     for name, value in given.items():
         new = new_of_old.get(name, name)
         if new != name:
-            # The caller of the function that the decorator stands for.
+            # the caller of the decorated function
             warn_of_old_name(words.format(name), new, stacklevel=3)
         arguments[new] = value
     return arguments
 
 
 def _getter(old: str, new: str) -> Callable[[object], object]:
-    """Return the getter of an attribute by its old name."""
+    """Return a getter for the old name of an attribute."""
 
     def get(self: object) -> object:
         warn_of_old_name(old, new)

@@ -1,8 +1,8 @@
-"""Output with the names of version 0.1, where `TRACELENS_EXT_NAMES=0.1` is in the environment.
+"""Output with the names of version 0.1, if the environment contains `TRACELENS_EXT_NAMES=0.1`.
 
-The program computes with the new names alone. Each writer of machine-readable output (JSON, CSV,
+The program itself uses only the new names. Each writer of machine-readable output (JSON, CSV,
 Parquet, the sheets of a workbook, SQL, MCP) calls `earlier_document`, `earlier_table` or
-`earlier_tables` last; without the variable these return what they are given.
+`earlier_tables` last; without the variable, these return their argument unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracelens_ext.compatibility.renamed_names import (
 from tracelens_ext.lazy import pd
 
 VARIABLE: Final = "TRACELENS_EXT_NAMES"
-#: The only value of the variable that means anything.
+#: The only value of the variable that has an effect.
 EARLIER_VERSION: Final = "0.1"
 #: Stands for any text in the name of a column.
 _ANY_TEXT: Final = "*"
@@ -34,23 +34,23 @@ _EARLIER_TABLES: Final = {new: old for old, new in _OLD_TABLES.items()}
 
 
 def earlier_names_wanted() -> bool:
-    """Return True if output shall have the names of version 0.1."""
+    """Return True if output should have the names of version 0.1."""
     return os.environ.get(VARIABLE) == EARLIER_VERSION
 
 
 def earlier_table_name(name: str) -> str:
-    """Return what version 0.1 calls a table, if that is wanted."""
+    """Return the name of a table in version 0.1, if such names are wanted."""
     if not earlier_names_wanted():
         return name
     return _EARLIER_TABLES.get(name, name)
 
 
 def earlier_column_names(columns: Iterable[str], table: str) -> dict[str, str]:
-    """Return what version 0.1 calls columns of a table, as far as that is another name.
+    """Return the names in version 0.1 of those columns that were renamed since.
 
     Args:
-        columns: their names.
-        table: the name of the table; empty for a table without one.
+        columns: the names of the columns.
+        table: the name of the table; empty if it has none.
     """
     if not earlier_names_wanted():
         return {}
@@ -63,11 +63,11 @@ def earlier_column_names(columns: Iterable[str], table: str) -> dict[str, str]:
 
 
 def earlier_table(frame: pd.DataFrame, table: str = "") -> pd.DataFrame:
-    """Return a table with the columns, and values, of version 0.1, if that is wanted.
+    """Return a table with the columns and values of version 0.1, if those are wanted.
 
     Args:
         frame: the table.
-        table: its name; empty for a table without one.
+        table: its name; empty if it has none.
     """
     if not earlier_names_wanted():
         return frame
@@ -83,7 +83,7 @@ def earlier_table(frame: pd.DataFrame, table: str = "") -> pd.DataFrame:
 
 
 def earlier_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return tables by name, all with the names of version 0.1, if that is wanted."""
+    """Return tables by name, with the names of version 0.1 if those are wanted."""
     return {
         earlier_table_name(name): earlier_table(frame, name)
         for name, frame in tables.items()
@@ -91,11 +91,11 @@ def earlier_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame
 
 
 def earlier_document(value: object, path: Sequence[str] = ()) -> object:
-    """Return a JSON document with the names of version 0.1, if that is wanted.
+    """Return a JSON document with the names of version 0.1, if those are wanted.
 
     Args:
-        value: the document: mappings, lists, tables, and plain values.
-        path: the keys that lead to it.
+        value: the document, or a part of one: mappings, lists, tables, and plain values.
+        path: the keys that lead to the part.
     """
     if not earlier_names_wanted():
         return value
@@ -114,9 +114,9 @@ def earlier_document(value: object, path: Sequence[str] = ()) -> object:
 
 
 def new_table_name(name: str) -> str:
-    """Return what a table is called now; warn of an old name.
+    """Return the current name of a table, and warn if the name is an old one.
 
-    Nothing is said where the names of version 0.1 are wanted.
+    There is no warning if the names of version 0.1 are wanted.
     """
     new = _OLD_TABLES.get(name)
     if new is None:
@@ -127,11 +127,11 @@ def new_table_name(name: str) -> str:
 
 
 def new_column_names(columns: Iterable[str], table: str) -> dict[str, str]:
-    """Return what columns of a stored table are called now, as far as that is another name.
+    """Return the current names of those columns of a stored table that were renamed.
 
     Args:
-        columns: their names, of any version.
-        table: the name of the table now.
+        columns: the names of the columns in any version.
+        table: the current name of the table.
     """
     names = list(columns)
     new_of_old: dict[str, str] = {}
@@ -144,18 +144,18 @@ def new_column_names(columns: Iterable[str], table: str) -> dict[str, str]:
 
 
 def new_values_of(column: str, table: str) -> dict[str, str]:
-    """Return old value → new value, of a column of a table."""
+    """Return old value → current value for a column of a table."""
     values = _earlier_values(column, table)
     return {old: new for new, old in values.items()}
 
 
 def old_table_name(name: str) -> str:
-    """Return what version 0.1 calls a table, wanted or not."""
+    """Return the name of a table in version 0.1."""
     return _EARLIER_TABLES.get(name, name)
 
 
 def new_finding_id(identifier: str) -> str:
-    """Return what a finding is called now."""
+    """Return the current id of a finding."""
     values = [
         renamed
         for renamed in RENAMED_NAMES
@@ -166,7 +166,7 @@ def new_finding_id(identifier: str) -> str:
 
 
 def _earlier_key(key: object, item: object, path: Sequence[str]) -> object:
-    """Return what version 0.1 calls a member of a JSON object."""
+    """Return the name of a member of a JSON object in version 0.1."""
     if not isinstance(key, str):
         return key
     is_table = isinstance(item, list | pd.DataFrame) or path[-1:] == ["tables"]
@@ -179,12 +179,12 @@ def _earlier_key(key: object, item: object, path: Sequence[str]) -> object:
 
 
 def _is_at(where: Sequence[str], path: Sequence[str]) -> bool:
-    """Return True if a rule about all fields, or about those in some, is about a path."""
+    """Return True if a rule applies to a path; without `where`, it applies to all paths."""
     return not where or not set(where).isdisjoint(path)
 
 
 def _earlier_text(text: str, path: Sequence[str]) -> str:
-    """Return what version 0.1 writes for a text in a JSON document."""
+    """Return the value in version 0.1 for a text in a JSON document."""
     if not path:
         return text
     table = path[-2] if len(path) > 1 else ""
@@ -193,7 +193,7 @@ def _earlier_text(text: str, path: Sequence[str]) -> str:
 
 
 def _with_earlier_values(cell: object, earlier_values: Mapping[str, str]) -> object:
-    """Return a cell with old values; it may be a list of several, joined by commas."""
+    """Replace the values in a cell by old ones; it may hold several, joined by commas."""
     if not isinstance(cell, str):
         return cell
     parts = cell.split(", ")
@@ -202,7 +202,7 @@ def _with_earlier_values(cell: object, earlier_values: Mapping[str, str]) -> obj
 
 @functools.lru_cache(maxsize=4096)
 def _earlier_values(column: str, table: str) -> Mapping[str, str]:
-    """Return new value → old value, of a column or field, within a table or another field."""
+    """Return current value → old value for a column or field of a table or another field."""
     places = {column, f"{table}.{column}"}
     return {
         renamed.new: renamed.old
@@ -213,7 +213,7 @@ def _earlier_values(column: str, table: str) -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def _earlier_column(column: str, table: str) -> str:
-    """Return what version 0.1 calls a column of a table."""
+    """Return the name of a column of a table in version 0.1."""
     for renamed in _columns_of(table):
         old = _replaced(name=column, pattern=renamed.new, replacement=renamed.old)
         if old is not None:
@@ -223,7 +223,7 @@ def _earlier_column(column: str, table: str) -> str:
 
 @functools.cache
 def _columns_of(table: str) -> list[RenamedName]:
-    """Return the columns of a table that were renamed; those with `*` last."""
+    """Return the renamed columns of a table; patterns with `*` come last."""
     columns = [
         renamed
         for renamed in RENAMED_NAMES
@@ -233,7 +233,7 @@ def _columns_of(table: str) -> list[RenamedName]:
 
 
 def _replaced(name: Any, pattern: str, replacement: str) -> str | None:  # noqa: ANN401
-    """Return what a name becomes by a pattern; None if that is not about it.
+    """Rename by a pattern; None if the pattern does not match the name.
 
     `B_difference_percent` by `*difference_percent` and `*difference_percent` is `B_difference_%`.
     """

@@ -1,9 +1,9 @@
-"""Old names keep working for one release: modules that moved, and classes that were renamed.
+"""Old names of moved modules and of renamed classes keep working for one release.
 
-`install` puts a finder at the head of `sys.meta_path`. An old module name gives the module at its
-new place, the same object, with a `DeprecationWarning` that tells the new name; an old name of a
-class gives the class as it is called now. Nothing is imported, and no file is looked for, before
-somebody asks for an old name.
+`install` puts a finder at the head of `sys.meta_path`. Importing an old module name returns the
+module at its new place, with a `DeprecationWarning` that tells the new name. The old name of a
+class returns the renamed class. Nothing is imported, and no file is opened, until an old name is
+used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
     from types import ModuleType
 else:
-    # The base classes have nothing that is needed here, and their module takes a while to import.
+    # Nothing of the base classes is needed at run time, and their module is slow to import.
     Loader = object
     MetaPathFinder = object
 
@@ -129,14 +129,14 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "trace.gpu_events": {"GpuWork": "GpuEvents"},
 }
 
-#: Old packages that had something to import themselves; the others only had modules in them.
+#: Old packages that defined names themselves; the others only contained modules.
 _PACKAGES_WITH_NAMES: Final = frozenset({"fleet"})
 
 
 def install() -> None:
-    """Let imports find old names; once is enough."""
+    """Let imports find old names. Further calls have no effect."""
     if not any(isinstance(finder, _OldNameFinder) for finder in sys.meta_path):
-        # Before the others: they would load a module below a moved package a second time.
+        # It comes first, as other finders would load a module of a moved package a second time.
         sys.meta_path.insert(0, _OldNameFinder())
 
 
@@ -157,7 +157,7 @@ def new_module_name(old_name: str) -> str | None:
 
 
 class _OldNameFinder(MetaPathFinder):
-    """Finds modules by their old names, and classes by theirs."""
+    """Finds modules and classes by their old names."""
 
     def find_spec(
         self,
@@ -165,7 +165,7 @@ class _OldNameFinder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return how a module is loaded that has an old name, or classes with one; else None."""
+        """Return the spec of a module with an old name or with renamed classes, or else None."""
         if not fullname.startswith(_PREFIX):
             return None
         name = fullname.removeprefix(_PREFIX)
@@ -182,7 +182,7 @@ class _OldNameFinder(MetaPathFinder):
 
 
 class _MovedModuleLoader(Loader):
-    """Gives the module at the new place, whatever old name it is asked for by."""
+    """Returns the module at the new place for an old name."""
 
     def __init__(self, old_name: str, new_name: str) -> None:
         self._old_name = old_name
@@ -193,7 +193,7 @@ class _MovedModuleLoader(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module at the new place where the import system looks for the old one."""
+        """Register the module at the new place under the old name."""
         new_name = _PREFIX + self._new_name
         sys.modules[module.__name__] = import_module(new_name)
         package_of_modules = self._old_name in MOVED_MODULES and _is_package(new_name)
@@ -208,10 +208,10 @@ class _MovedModuleLoader(Loader):
 
 
 class _RenamedClassesLoader(SourceFileLoader):
-    """Loads a module as usual, and lets its classes be imported by their old names too."""
+    """Loads a module as usual, and lets its classes be imported by their old names, too."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, and answer for old names that it does not define."""
+        """Run the module, and make it resolve old names that it does not define."""
         super().exec_module(module)
         new_names = RENAMED_CLASSES[module.__name__.removeprefix(_PREFIX)]
         vars(module).setdefault("__getattr__", _getter_of_old_names(module, new_names))

@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """What has a new name."""
+    """The kinds of things that were renamed."""
 
     TABLE = "table"
     PART = "folder of parts in the results of `fleet`"
@@ -31,11 +31,12 @@ class RenamedName:
     """A name that has changed.
 
     Attributes:
-        kind: what has the name.
+        kind: what kind of thing has the name.
         old: the name in version 0.1. In the name of a column, `*` stands for any text.
-        new: the name now.
-        where: the tables of a column, the columns and fields of a value, the field around a JSON
-            field, the command of an option, or the class of an attribute. Empty for all.
+        new: the current name.
+        where: where the name occurs: the tables of a column, the columns and fields of a value, the
+            field around a JSON field, the command of an option, or the class of an attribute.
+            Empty if it is renamed everywhere.
     """
 
     kind: Kind
@@ -72,7 +73,7 @@ _METHODS: Final = {
     "get_df_time_axis": "get_df_timeline_bins",
     "get_df_time_axis_marks": "get_df_timeline_markers",
 }
-#: The tables of ranks with the mean over them.
+#: Tables about ranks that also contain the mean over all ranks.
 _ACROSS_RANKS: Final = (
     "timeline_across_ranks",
     "category_across_ranks",
@@ -95,7 +96,7 @@ _PHASE_COLUMNS: Final = {
     "attention_%": "attention_percent",
     "gemm_%": "gemm_percent",
 }
-#: Of the table of several traces.
+#: Shares in the table about several traces.
 _SHARES_OF_TRACES: Final = {
     "busy (%)": "busy_percent",
     "computation (%)": "computation_percent",
@@ -327,8 +328,9 @@ def new_names(kind: Kind, where: str | None = None) -> dict[str, str]:
     """Return old name → new name.
 
     Args:
-        kind: of the names.
-        where: only names of this command, class or table, and those of all; None for any.
+        kind: the kind of the names.
+        where: only names in this command, class or table, and those that occur everywhere; None for
+            all names.
     """
     return {
         renamed.old: renamed.new

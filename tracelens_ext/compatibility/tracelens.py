@@ -1,4 +1,4 @@
-"""How scripts for TraceLens call us: its static methods, and keywords that only it has."""
+"""Lets scripts for TraceLens call this package: static methods, and keywords of TraceLens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PHASES = (
     "leave it out; get_df_phases() finds the phases from the annotations of the engine"
 )
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
-#: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
+#: Keyword of TraceLens → what to do instead. A function here may accept some of them itself.
 INSTEAD = {
     **dict.fromkeys(("arch", "gpu_arch_json_path"), _PEAKS),
     **dict.fromkeys(("augmented_tree", "rebuild_tree"), _TREE),
@@ -44,9 +44,9 @@ INSTEAD = {
 
 
 def knows_tracelens(function: _Function) -> _Function:
-    """Refuse TraceLens's keywords that a function does not have, with what to use instead.
+    """Let a function refuse keywords of TraceLens that it does not accept, with a replacement.
 
-    For other unknown ones it raises a `TypeError` as Python's, which names the function.
+    For any other unknown keyword, it raises the same `TypeError` as Python.
     """
     own_parameters = inspect.signature(function).parameters
 
@@ -71,7 +71,10 @@ def knows_tracelens(function: _Function) -> _Function:
 
 
 class OnClassToo(Generic[_Self, _Arguments, _Result]):
-    """A method that the class has too, as TraceLens's static methods; `self` is None then."""
+    """A method that can also be called on the class, like static methods of TraceLens.
+
+    Called on the class, its `self` is None.
+    """
 
     def __init__(
         self, method: Callable[Concatenate[_Self | None, _Arguments], _Result]
@@ -82,13 +85,13 @@ class OnClassToo(Generic[_Self, _Arguments, _Result]):
     def __get__(
         self, instance: _Self | None, owner: type[_Self]
     ) -> Callable[_Arguments, _Result]:
-        """The method of an object, or of the class."""
+        """Return the method bound to an object, or to None for the class."""
         return functools.wraps(self._method)(functools.partial(self._method, instance))
 
 
 _RANKS = "tracelens-ext fleet FOLDER -o RESULTS, or report FOLDER"
-#: Option of TraceLens's scripts, or argument of HTA → what it is here. Underscores stand for
-#: hyphens too.
+#: Option of a script of TraceLens, or argument of HTA → the option here. An underscore stands for a
+#: hyphen, too.
 _OPTIONS = {
     **dict.fromkeys(
         ("duration_ratio", "num_kernels"), "tracelens-ext kernels TRACE --top N"
@@ -119,7 +122,12 @@ _OPTIONS = {
 
 
 def option_hint(option: str, known_options: Iterable[str]) -> str:
-    """What to write in place of an option; `known` are those of the command `report`."""
+    """Return what replaces an option of TraceLens; empty if it has no replacement.
+
+    Args:
+        option: the option, as the user wrote it.
+        known_options: the options of the command `report`.
+    """
     name = option.lstrip("-").replace("-", "_")
     ours = f"--{name.replace('_', '-')}"
     if name not in _OPTIONS and ours in known_options and ours != option:

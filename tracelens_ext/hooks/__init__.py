@@ -1,12 +1,12 @@
-"""Plugins: the hooks they can implement, and the registry that finds and asks them.
+"""Plugins: the hooks that they can implement, and the registry that finds and calls them.
 
     >>> from tracelens_ext.hooks import default_registry, hookimpl
     >>> default_registry().offers("tracelens_readers", check_reader)
     [Offered(item=<KernelListReader>, plugin=Plugin(name='my-company', ...)), ...]
 
-This package knows no rule, table or reader: the packages that use a hook check what it offers.
-Also here: `Table` (or `Sheet`), `Column`, `Chart`, `AnswerView`, `ScreenView`, `Condition`,
-`GPU_EVENTS`, `CATEGORIES`.
+This package knows nothing about rules, tables or readers: the packages that use a hook check what
+plugins offer. Also here: `Table` (or `Sheet`), `Column`, `Chart`, `AnswerView`, `ScreenView`,
+`Condition`, `GPU_EVENTS`, `CATEGORIES`.
 """
 
 from importlib import import_module
@@ -24,7 +24,8 @@ from tracelens_ext.hooks.registry import (
     load_registry,
 )
 
-#: What plugins need for tables. Its package depends on this one, so it is imported on demand.
+#: Names that plugins need to declare tables → where they are defined. Those modules depend on this
+#: package, so they are imported on demand.
 _HOMES = {
     "AnswerView": "report.tables.views",
     "Chart": "report.tables.charts",

@@ -6,15 +6,15 @@ A plugin is a module (or any object) named by an entry point of the group `trace
     [project.entry-points.tracelens_ext]
     my-company = "my_company_tracelens"
 
-It implements the hooks it needs, as functions of these names marked with `hookimpl`, and takes
-only the arguments it uses. A hook is called once a run, never once a kernel. A plugin that
-fails is reported by name, and the run goes on without it.
+It implements the hooks that it needs as functions with these names, marked with `hookimpl`. A
+function may leave out arguments that it does not use. A hook is called once per run, never once per
+kernel. A plugin that fails is reported by name, and the run goes on without it.
 
-The order does not depend on the order of installation: `hookimpl(priority=…)`, or `priority` in a
-rule pack, decides, then the name of the plugin.
+The order does not depend on the order of installation. It depends on `hookimpl(priority=…)`, or on
+the `priority` in a rule pack, and then on the name of the plugin.
 
-What comes with this distribution uses the same hooks. All plugins are imported at the start of a
-run, so a plugin should import what is slow (pandas) inside its functions.
+Built-in rules, tables, readers and commands use the same hooks. All plugins are imported at the
+start of a run, so a plugin should import slow modules (pandas) inside its functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
-# The packages that use a hook depend on this one, so it names no type of theirs: the docstrings do.
+# The packages that use a hook depend on this one, so their types are only named in docstrings.
 
 PROJECT: Final = "tracelens_ext"
 """The project name for pluggy and the entry point group."""
@@ -45,9 +45,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class HookOptions:
-    """What a plugin says about one of its hooks."""
+    """The options that a plugin gives for one of its hooks."""
 
-    priority: int = 0  #: among plugins, higher first
+    priority: int = 0  #: hooks with a higher priority are called first
     #: when True, the hook takes part only when a user chooses the plugin by name.
     selectable: bool = False
 
@@ -65,11 +65,11 @@ def hookimpl(
 
     Args:
         function: the function.
-        priority: among plugins, higher first.
-        selectable: take part only when chosen with `--categorizer PLUGIN` (for
+        priority: plugins with a higher priority come first.
+        selectable: use it only if the user selects it with `--categorizer PLUGIN` (for
             `tracelens_categorize_kernels`).
 
-    Rule packs carry their own of both.
+    Rule packs declare both in their files.
     """
 
     def mark(target: _Function) -> _Function:
@@ -82,7 +82,7 @@ def hookimpl(
 
 
 def options_of(function: Callable[..., Any]) -> HookOptions:
-    """Return what `hookimpl` was given for a function; the defaults for pluggy's own marker."""
+    """Return the options given to `hookimpl`; the defaults for pluggy's own marker."""
     options = getattr(function, _OPTIONS, None)
     if isinstance(options, HookOptions):
         return options
@@ -103,21 +103,21 @@ def tracelens_rule_packs() -> Iterable[Any]:
 def tracelens_categorize_kernels(
     table: pd.DataFrame,
 ) -> Sequence[str | None] | pd.Series[Any]:
-    """Categorize kernels in Python: one call a run, with every distinct kernel at once.
+    """Categorize kernels in Python: one call per run, with all distinct kernels at once.
 
     Args:
         table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the
             operation that launched it, None where the trace does not say). It is a copy.
 
     Returns:
-        One category a row, in the same order; None (or NaN) where the plugin has no opinion,
-        and the next plugin or rule is asked.
+        One category per row, in the same order; None (or NaN) where the plugin has no opinion. Then
+        the next plugin or rule decides.
     """
 
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Tables that say what they hold: sheets of the report.
+    """Declared tables, which become sheets of the report.
 
     Returns:
         `tracelens_ext.report.tables.table.Table` objects.
@@ -126,14 +126,13 @@ def tracelens_sheets() -> Iterable[Any]:
 
 @_hookspec
 def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
-    """Tables to add to the report as sheets, the short way.
+    """Tables to add to the report as sheets, without a declaration.
 
     Args:
         analyzer: the `TreePerfAnalyzer` of the trace that is being reported.
 
     Returns:
-        Sheet name (at most 31 characters) → table. A name that the report already has is
-        refused.
+        Sheet name (at most 31 characters) → table. A name that the report already uses is refused.
     """
 
 
@@ -162,19 +161,19 @@ def tracelens_commands() -> Iterable[Command]:
     """Commands of `tracelens-ext`.
 
     Returns:
-        `Command` objects. A name that there is already is refused.
+        `Command` objects. A name that is already taken is refused.
     """
 
 
 @_hookspec
 def tracelens_performance_models() -> Mapping[str, Callable[[Any], Any]]:
-    """Performance models: what an operation has to compute and to move, from its arguments.
+    """Performance models: the work and the memory traffic of an operation, from its arguments.
 
     Returns:
         Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a
         function of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or
-        raises `NoModelError` with the reason why there is none. Models of plugins go before the
-        built-in ones.
+        raises `NoModelError` with the reason why there is none. Models of plugins take precedence
+        over the built-in ones.
     """
 
 
@@ -183,15 +182,15 @@ def tracelens_findings() -> Iterable[Any]:
     """Detectors: what would save time, and what to do about it.
 
     Returns:
-        `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are asked before the
-        built-in ones, and what they claim of the wall time no other can.
+        `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are called before the
+        built-in ones. Wall time that a detector claims cannot be claimed again by a later one.
     """
 
 
 class Reader:
     """Reads one trace format.
 
-    Derive from this class, or write one that has `name`, `recognises` and `read` alone.
+    Derive from this class, or write a class with at least `name`, `recognises` and `read`.
     """
 
     name: str = ""  #: what messages call the format
@@ -202,26 +201,34 @@ class Reader:
     extra: str = ""  #: the extra of this distribution that it needs; empty for none
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format; `path`: of an open file, what it is called.
+        """Return whether a file has this format.
 
-        `head`: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the file
-        is shorter. Go by these: file names deceive.
+        Args:
+            path: the file. Its name may mislead, so decide by its first bytes.
+            head: the first bytes, unpacked if the file is gzipped; at least 4,096 unless the file
+                is shorter.
         """
         raise NotImplementedError
 
     def read(self, path: Path) -> Mapping[str, Any] | Trace:
-        """Read a file, as a `Trace` or a document as PyTorch's profiler writes it.
+        """Read a file.
 
-        That is `{"traceEvents": [...]}`, with times in µs.
+        Returns:
+            A `Trace`, or a document in the form that PyTorch's profiler writes:
+            `{"traceEvents": [...]}`, with times in µs.
         """
         raise NotImplementedError
 
     def read_source(self, source: Any) -> Mapping[str, Any] | Trace:  # noqa: ANN401
-        """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
+        """Read a file or an open stream. By default, this calls `read`.
 
-        `source`, a `tracelens_ext.readers.source.ByteSource`, has the unpacked bytes, of which none
-        are read yet, the `path`, the `progress` to report and the `cache` for what is converted.
-        Raises TraceFormatError where the file cannot be read; other readers may be asked.
+        Args:
+            source: a `tracelens_ext.readers.source.ByteSource`. It has the unpacked bytes, none of
+                which have been read, the `path`, the `progress` to report, and the `cache` for
+                converted files.
+
+        Raises:
+            TraceFormatError: the file cannot be read; another reader may try.
         """
         if source.file is None:
             raise TraceFormatError(
@@ -237,6 +244,6 @@ def tracelens_readers() -> Iterable[Reader]:
     """Readers of trace formats.
 
     Returns:
-        Readers. The first that recognizes a file reads it. This distribution's own are asked
+        Readers. The first one that recognizes a file reads it. The built-in readers are asked
         before those of other plugins.
     """

@@ -1,7 +1,7 @@
-"""The plugins: found, loaded one by one, and asked; whatever fails is reported by name.
+"""Finds, loads and calls plugins.
 
-Nothing a plugin does can stop a run: each is imported, registered and called under a guard that
-turns its errors into a line in `PluginRegistry.problems`, and ends calls that take too long.
+No plugin can stop a run: each is imported, registered and called under a guard that turns its
+errors into a line in `PluginRegistry.problems`, and gives up calls that take too long.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class PluginTimeoutError(TracelensError):
 
 @contextmanager
 def guarded(name: str, problems: list[str]) -> Iterator[None]:
-    """Run code of a plugin: its error ends the block and becomes a line in `problems`.
+    """Run code of a plugin. An error ends the block and becomes a line in `problems`.
 
-    Only `KeyboardInterrupt` and its like pass through.
+    Only `KeyboardInterrupt` and similar exceptions pass through.
     """
     try:
         yield
@@ -67,16 +67,16 @@ def time_limit() -> float:
         seconds = float(os.environ.get(SECONDS_VARIABLE, ""))
     except ValueError:
         return _DEFAULT_SECONDS
-    if not seconds > 0:  # nor what is no number
+    if not seconds > 0:  # this refuses NaN, too
         return _DEFAULT_SECONDS
     return min(max(_SHORTEST_SECONDS, seconds), threading.TIMEOUT_MAX)
 
 
 def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """Call a function in a thread of its own; give up waiting when it takes too long.
+    """Call a function in its own thread, and stop waiting if it takes too long.
 
-    Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the
-    program exits.
+    Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the program
+    exits.
 
     Raises:
         PluginTimeoutError: it takes too long.
@@ -101,7 +101,7 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
 
 
 class PluginAnswerError(TracelensError):
-    """A plugin's answer has the wrong shape."""
+    """A plugin returned something of the wrong type or form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Plugin:
     name: str  #: the name of its entry point
     module: str  #: what the entry point names
     distribution: str  #: the installed project it belongs to, with its version
-    own: bool  #: True for what this distribution brings
+    own: bool  #: True for a built-in plugin
     #: the hooks it implements; empty when it could not be loaded
     hooks: tuple[str, ...] = ()
 
@@ -135,19 +135,20 @@ class Hook:
     options: HookOptions
 
     def call(self, **arguments: object) -> Any:  # noqa: ANN401
-        """Call it with those of the arguments it takes; other people's under a time limit."""
+        """Call the hook with the arguments that it accepts; plugins of others have a time limit."""
         return self._within_limits(partial(self._answer, arguments))
 
     def items(self, **arguments: object) -> list[Any]:
-        """Call it and list what it answers, generators too, within the time limit.
+        """Call the hook, and return the items of the iterable that it returns.
 
         Raises:
-            PluginAnswerError: it answers no list.
+            PluginAnswerError: it returns something that is not a list of items.
+            PluginTimeoutError: this takes too long.
         """
 
         def list_answer() -> list[Any]:
             answer = self._answer(arguments)
-            # A lone text would otherwise be taken letter by letter.
+            # A single text would otherwise be split into letters.
             is_single = isinstance(answer, (str, bytes, Mapping))
             if is_single or not isinstance(answer, Iterable):
                 got = type(answer).__name__
@@ -171,11 +172,11 @@ class PluginRegistry:
     """The plugins that take part in a run.
 
     Args:
-        found: entry points and the distributions they come from, this distribution's first.
+        found: entry points with the distributions that they come from, the built-in ones first.
 
     Attributes:
-        plugins: every plugin found, loaded or not.
-        problems: what failed, each `NAME: error` in one line; grows while hooks are called.
+        plugins: all plugins that were found, loaded or not.
+        problems: an error message `NAME: error` for each failure; hooks that are called add more.
     """
 
     def __init__(self, entry_points: Iterable[Any]) -> None:
@@ -187,7 +188,7 @@ class PluginRegistry:
             self._load(entry_point)
 
     def guard(self, name: str) -> AbstractContextManager[None]:
-        """Return a context in which whatever the plugin of that name raises becomes a problem."""
+        """Return a context in which errors of the plugin with this name become problems."""
         return guarded(name, self.problems)
 
     def hooks(self, name: str) -> list[Hook]:
@@ -211,7 +212,7 @@ class PluginRegistry:
     def offers(
         self, hook_name: str, check: Callable[[Any], object], **arguments: object
     ) -> list[Offered[Any]]:
-        """Return what every plugin offers by a hook that answers an iterable.
+        """Return the items that all plugins offer through a hook.
 
         Higher priority comes first, then by plugin name, then as the plugin lists them.
 
@@ -219,7 +220,7 @@ class PluginRegistry:
             hook_name: such as `tracelens_readers`.
             check: raises `PluginAnswerError` (or anything else) for an item of the wrong shape.
                 That becomes a problem, and the other items stay.
-            arguments: what the hook is given.
+            arguments: the arguments of the hook.
         """
         offered: list[Offered[Any]] = []
         for hook in self.hooks(hook_name):
@@ -231,7 +232,7 @@ class PluginRegistry:
         return offered
 
     def _load(self, entry_point: EntryPoint) -> None:
-        """Import and register a plugin; what fails is a problem."""
+        """Import and register a plugin; an error becomes a problem."""
         distribution = _distribution_of(entry_point.dist)
         label = " ".join(part for part in distribution if part)
         plugin = Plugin(
@@ -241,7 +242,7 @@ class PluginRegistry:
             own=_is_own(entry_point),
         )
         is_second = self._manager.has_plugin(plugin.name)
-        # two of one name stay apart in listings and messages; it is not loaded
+        # a second plugin with the same name is listed, but not loaded
         if is_second:
             plugin = replace(plugin, name=f"{plugin.name} ({label})")
         with self.guard(plugin.name):
@@ -257,7 +258,7 @@ class PluginRegistry:
                 self.plugins.append(plugin)
 
     def _register(self, name: str, module: object) -> tuple[str, ...]:
-        """Register a loaded plugin and name its hooks; leave nothing behind when that fails.
+        """Register a loaded plugin and return its hooks; if that fails, undo the registration.
 
         Raises:
             PluginAnswerError: it has no hooks, unknown ones, or wrappers of them.
@@ -272,7 +273,7 @@ class PluginRegistry:
             self._manager.check_pending()
             return self._hooks_of(module)
         except (pluggy.PluginValidationError, PluginAnswerError) as error:
-            # A failed registration leaves the hooks that came before the bad one live.
+            # After a failed registration, pluggy keeps the hooks that came before the bad one.
             if self._manager.is_registered(module):
                 self._manager.unregister(module)
             if isinstance(error, pluggy.PluginValidationError):
@@ -295,7 +296,7 @@ class PluginRegistry:
 
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:
-    """Find and load the installed plugins now, without `plugins` only this distribution's own.
+    """Find and load the installed plugins; unless `plugins` is True, only the built-in ones.
 
     The environment variable `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
@@ -306,7 +307,7 @@ def default_registry(*, plugins: bool = True) -> PluginRegistry:
     """Return the registry of this process, loaded on first use; see `load_registry`."""
     only_own = _only_own(plugins=plugins)
     if not only_own:
-        # With and without other people's plugins is one registry where there are none.
+        # If no other plugins are installed, both kinds of registry are the same one.
         only_own = all(_is_own(entry_point) for entry_point in _installed())
     return _loaded(only_own=only_own)
 
@@ -325,7 +326,7 @@ def _registry(entry_points: Sequence[EntryPoint], *, only_own: bool) -> PluginRe
 
 
 def _entry_points() -> list[EntryPoint]:
-    """Return those installed, this distribution's first: nobody else can take their names."""
+    """Return the installed entry points; the built-in ones come first and keep their names."""
 
     def own_first(entry_point: EntryPoint) -> tuple[bool, str, str]:
         return not _is_own(entry_point), entry_point.name, entry_point.value
@@ -333,17 +334,17 @@ def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(group=PROJECT), key=own_first)
 
 
-# of this process: looking for them takes milliseconds
+# looking for entry points takes milliseconds
 _installed = cache(_entry_points)
 
 
 def _only_own(*, plugins: bool) -> bool:
-    """Return whether a caller or the user has switched other people's plugins off."""
+    """Return whether the caller or the user has switched off the plugins of others."""
     return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
 
 
 class _DistributionName(NamedTuple):
-    """What a distribution calls itself."""
+    """The name and version of a distribution."""
 
     name: str
     version: str
@@ -356,14 +357,14 @@ def _is_own(entry_point: EntryPoint) -> bool:
 
 @lru_cache(maxsize=256)
 def _distribution_of(distribution: Distribution | None) -> _DistributionName:
-    """Return what a distribution calls itself; each look at its metadata parses the whole of it."""
+    """Return the name and version of a distribution, cached as its metadata is slow to parse."""
     if distribution is None:
         return _DistributionName("unknown", "")
     return _DistributionName(name=distribution.name, version=distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:
-    """Return pluggy's message in one line, with the nearest hook when the name is not one."""
+    """Return pluggy's message in one line, with the most similar hook if the name is unknown."""
     import difflib
 
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""What to record of a program."""
+"""The options for recording a program, and their text forms on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_FOR_S = 5.0
 
 
 class StepsBy(StrEnum):
-    """What ends an iteration."""
+    """What counts as the end of an iteration."""
 
     auto = "auto"
     """A step of an optimizer; without an optimizer, a call of the outermost module."""
@@ -24,27 +24,27 @@ class StepsBy(StrEnum):
     forward = "forward"
     """A call of the outermost module."""
     time = "time"
-    """Nothing: a period of time is recorded."""
+    """Iterations are not counted: a period of time is recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
     """What to record of each process; the defaults are those of the command."""
 
-    skip: int = 10  #: iterations before the profiler is prepared
-    warmup: int = 2  #: iterations between that and the recording
-    steps: int = 3  #: iterations that are recorded
+    skip: int = 10  #: number of iterations before the profiler is prepared
+    warmup: int = 2  #: number of iterations between the preparation and the recording
+    steps: int = 3  #: number of iterations to record
     steps_by: StepsBy = StepsBy.auto
-    after_s: float = DEFAULT_AFTER_S  #: by time: when the recording begins
-    for_s: float = DEFAULT_FOR_S  #: by time: how long it takes
-    ranks: tuple[int, ...] | None = None  #: those that record; None for all
-    stacks: bool = True  #: with Python frames
-    memory: bool = False  #: with allocations
-    memory_snapshot: bool = False  #: with a snapshot of the memory of the GPU
+    after_s: float = DEFAULT_AFTER_S  #: with `time`: start of the recording
+    for_s: float = DEFAULT_FOR_S  #: with `time`: length of the recording
+    ranks: tuple[int, ...] | None = None  #: ranks that record; None for all
+    stacks: bool = True  #: record Python frames
+    memory: bool = False  #: record memory allocations
+    memory_snapshot: bool = False  #: write a snapshot of the GPU's memory
 
     @property
     def is_by_time(self) -> bool:
-        """Whether a period of time is recorded, not iterations."""
+        """True if a period of time is recorded instead of iterations."""
         return self.steps_by is StepsBy.time
 
     @property
@@ -62,7 +62,7 @@ def duration_s(text: str) -> float:
     """Return a duration such as `30s`, `500ms`, `2m` or `30` in seconds.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -74,7 +74,7 @@ def rank_numbers(text: str) -> tuple[int, ...]:
     """Return the ranks in a text such as `0,1` or `0-3`.
 
     Raises:
-        UsageError: It has none.
+        UsageError: The text is not a list of ranks.
     """
     ranks: list[int] = []
     for part in text.split(","):

@@ -1,7 +1,7 @@
-"""What the CPU was in while the GPU was idle: gap by gap, and the idle time by it.
+"""CPU activity while the GPU was idle: the events on the CPU during gaps and other intervals.
 
-The thread in question is the one that launched the event after a gap, for the time until it
-launched: the innermost event that covers at least half of that time.
+The activity during a gap is the innermost event that covers at least half of the time until the
+launch of the GPU event after the gap, on the thread of that launch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps, classify_gaps
+from tracelens_ext.analysis.idle_time.classification import (
+    ClassifiedGaps,
+    classify_gaps,
+)
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -34,12 +37,12 @@ from tracelens_ext.trace.sorted_groups import (
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
-#: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
+#: The address in a name such as `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-#: How names begin that say nothing of what the CPU did.
+#: Prefixes of names that do not describe what the CPU did.
 _IGNORED = ("ProfilerStep#",)
-#: The kinds of events that each column is about.
-HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
+#: Column → the kinds of events that it shows.
+KINDS_OF_COLUMN: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
     "host_call": LAUNCH_KINDS,
     "python_frame": (EventKind.PYTHON_FUNCTION,),
@@ -47,9 +50,9 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 
 
 class HostIntervals(NamedTuple):
-    """Intervals of time of host threads, which may overlap, n of them."""
+    """The n intervals of time on host threads; they may overlap."""
 
-    thread: IntArray  #: `NONE` where it is not known, (n,)
+    thread: IntArray  #: the thread of each interval, `NONE` if unknown, (n,)
     start: Int64Array  #: ns since the trace's first event, (n,)
     end: Int64Array  #: ns since the trace's first event, (n,)
 
@@ -64,18 +67,18 @@ class HostIntervals(NamedTuple):
 
 
 def event_labels(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
-    """Return codes of events' names without addresses in memory, and the names.
+    """Return the names of events without memory addresses, as codes, and the distinct names.
 
-    The name of `NONE` is empty.
+    The name of a row `NONE` is empty.
     """
     codes = np.where(rows != NONE, trace.name[rows], NONE)
 
-    def label(code: int) -> str:
+    def name_without_address(code: int) -> str:
         if code == NONE:
             return ""
         return _ADDRESS.sub("", trace.names[code])
 
-    return recode(codes, label)
+    return recode(codes, name_without_address)
 
 
 def cpu_activity_rows(
@@ -84,30 +87,33 @@ def cpu_activity_rows(
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
 ) -> Int64Array:
-    """Return the row of the event that the CPU was in during each gap, `NONE` without one.
+    """Return the row of the CPU event during each gap, `NONE` for a gap without one.
 
-    As `host_call`, a synchronization has the call that synchronized.
+    For the column `host_call`, a gap of a synchronization has the call that synchronized.
 
     Args:
         gpu_events: the GPU events.
         classified: the gaps.
-        column: which kind of event is meant.
-        chosen: the gaps that matter, all by default.
+        column: the column that shows the events, which determines their kinds.
+        chosen: the indices of the gaps; by default all gaps.
     """
     trace = gpu_events.trace
     start = classified.gaps.start[chosen]
     end = classified.gaps.end[chosen]
     launch = classified.launch[chosen]
     is_linked = launch != NONE
-    launched_at = trace.ts[launch]
-    launched_within = is_linked & (launched_at > start) & (launched_at < end)
+    launch_time = trace.ts[launch]
+    is_launched_within = is_linked & (launch_time > start) & (launch_time < end)
     until_launch = HostIntervals(
         thread=np.where(is_linked, trace.thread[launch], NONE),
         start=start,
-        end=np.where(launched_within, launched_at, end),
+        end=np.where(is_launched_within, launch_time, end),
     )
     rows = innermost_during(
-        trace=trace, kinds=HOST_KINDS[column], intervals=until_launch, ignored=_IGNORED
+        trace=trace,
+        kinds=KINDS_OF_COLUMN[column],
+        intervals=until_launch,
+        ignored=_IGNORED,
     )
     if column != "host_call":
         return rows
@@ -121,80 +127,86 @@ def innermost_during(
     intervals: HostIntervals,
     ignored: tuple[str, ...] = (),
 ) -> Int64Array:
-    """Return the innermost event of a thread that covers half of each interval, or `NONE`; (n,).
+    """Return the innermost event that covers at least half of each interval, (n,).
+
+    It is `NONE` for an interval without such an event.
 
     Args:
         trace: the trace.
-        kinds: the kinds of events that matter.
-        intervals: threads and times.
-        ignored: events whose names begin like this do not matter.
+        kinds: the kinds of events to search.
+        intervals: the intervals, each on a thread.
+        ignored: prefixes of the names of events that are left out.
     """
     known_intervals = intervals.of_known_threads()
-    # An event around one that covers half of an interval is as long, and runs in it.
+    # No event that is shorter than half of the shortest interval is needed: neither as a result,
+    # nor as the parent of a result, which is at least as long.
     longest_interval = np.iinfo(np.int64).max >> 1
     length = known_intervals.end - known_intervals.start
-    shortest = int(length.min(initial=longest_interval)) / 2
-    rows, parent = _nested_around(
+    min_duration = int(length.min(initial=longest_interval)) / 2
+    rows, parent = _nested_events_during(
         trace=trace,
         kinds=kinds,
         intervals=known_intervals,
         ignored=ignored,
-        shortest=shortest,
+        min_duration=min_duration,
     )
     start = intervals.start
     end = intervals.end
     result = np.full(len(start), NONE, dtype=np.int64)
-    middle = start + (end - start) // 2  # what covers more than half covers the middle
+    # An event that covers more than half of an interval runs at its middle. So the search starts at
+    # the last event that began before the middle, and climbs from parent to parent.
+    middle = start + (end - start) // 2
     position = last_before(
         group=trace.thread[rows],
         time=trace.ts[rows],
         query_group=intervals.thread,
         query_time=middle + 1,
     )
-    # Each interval climbs from the last event that began before its middle, parent by parent.
-    climbing = np.flatnonzero(position != ROOT)
-    while len(climbing):
-        row = rows[position[climbing]]
-        starts = start[climbing]
-        ends = end[climbing]
-        first_end = np.minimum(trace.end_of(row), ends)
-        last_start = np.maximum(trace.ts[row], starts)
-        covers_half = (first_end - last_start) * 2 >= ends - starts
-        covered = climbing[covers_half]
-        result[covered] = row[covers_half]
-        climbing = climbing[~covers_half]
-        position_above = parent[position[climbing]]
-        position[climbing] = position_above
-        climbing = climbing[position_above != ROOT]
+    searching = np.flatnonzero(
+        position != ROOT
+    )  # the intervals without a result so far
+    while len(searching):
+        row = rows[position[searching]]
+        interval_start = start[searching]
+        interval_end = end[searching]
+        overlap_end = np.minimum(trace.end_of(row), interval_end)
+        overlap_start = np.maximum(trace.ts[row], interval_start)
+        overlap = overlap_end - overlap_start
+        covers_half = overlap * 2 >= interval_end - interval_start
+        result[searching[covers_half]] = row[covers_half]
+        searching = searching[~covers_half]
+        parent_position = parent[position[searching]]
+        position[searching] = parent_position
+        searching = searching[parent_position != ROOT]
     return result
 
 
 class SegmentOverlap(NamedTuple):
-    """How n intervals and m segments overlap."""
+    """The overlap of n intervals with m segments."""
 
-    first: Int64Array  #: the first segment that runs in each interval, (n,)
-    past: Int64Array  #: one past the last segment that runs in each interval, (n,)
-    of_interval: Int64Array  #: how long segments run in each interval, ns, (n,)
-    #: how much of each segment lies in intervals, which may overlap; ns, (m,)
+    first: Int64Array  #: the first segment that overlaps each interval, (n,)
+    past: Int64Array  #: one past the last segment that overlaps each interval, (n,)
+    of_interval: Int64Array  #: the part of each interval that segments cover, ns, (n,)
+    #: the time of each segment within intervals, summed over the intervals, ns, (m,)
     of_segment: Int64Array
 
 
 class HostSegments(NamedTuple):
-    """Times in which host threads were in one innermost event; by thread and time, m of them."""
+    """The m segments of host threads by thread and time; a segment has one innermost event."""
 
     thread: IntArray  #: (m,)
     start: Int64Array  #: ns since the trace's first event, (m,)
     end: Int64Array  #: ns since the trace's first event, (m,)
-    row: Int64Array  #: the innermost event, (m,)
+    row: Int64Array  #: the innermost event during each segment, (m,)
 
     def during(
         self, thread: IntArray, start: Int64Array, end: Int64Array
     ) -> SegmentOverlap:
-        """Return how the segments overlap with intervals of time of threads.
+        """Return the overlap of the segments with intervals, each on a thread.
 
-        Interval 3 to 9 and segments 0 to 4, 4 to 5, 5 to 8, 8 to 12 of one thread: the first is 0,
-        past the last is 4; all four take 12 ns, of which 3 (of the first) and 3 (of the last) lie
-        outside.
+        For example, the interval 3 to 9 overlaps the segments 0 to 4, 4 to 5, 5 to 8 and 8 to 12
+        of its thread. They take 12 ns together. Of the first segment 3 ns and of the last segment
+        3 ns lie outside of the interval, so the overlap is 6 ns.
         """
         first = items_before(
             group=self.thread, time=self.end, query_group=thread, query_time=start + 1
@@ -202,11 +214,12 @@ class HostSegments(NamedTuple):
         past = items_before(
             group=self.thread, time=self.start, query_group=thread, query_time=end
         )
+        # At first, all segments that overlap an interval count with their full length.
         length = self.end - self.start
-        passed = np.append(0, np.cumsum(length))
-        of_interval = passed[past] - passed[first]
-        of_segment = self._intervals_of_segments(first, past) * length
-        # Of the first and the last segment of an interval, a part may lie outside.
+        length_before = np.append(0, np.cumsum(length))
+        of_interval = length_before[past] - length_before[first]
+        of_segment = self._interval_counts(first, past) * length
+        # Then the parts of the first and the last segment outside of the interval are subtracted.
         overlapping = np.flatnonzero(past > first)
         first_segment = first[overlapping]
         last_segment = past[overlapping] - 1
@@ -223,8 +236,12 @@ class HostSegments(NamedTuple):
             first=first, past=past, of_interval=of_interval, of_segment=of_segment
         )
 
-    def _intervals_of_segments(self, first: Int64Array, past: Int64Array) -> Int64Array:
-        """Return how many intervals each segment overlaps, (m,)."""
+    def _interval_counts(self, first: Int64Array, past: Int64Array) -> Int64Array:
+        """Return the number of intervals that overlap each segment, (m,).
+
+        At each segment, the number rises by the intervals that begin there (`first`), and falls by
+        the intervals that ended before it (`past`).
+        """
         size = len(self.row) + 1
         begin = np.bincount(first, minlength=size)
         end = np.bincount(past, minlength=size)
@@ -237,17 +254,20 @@ def innermost_segments(
     intervals: HostIntervals,
     ignored: tuple[str, ...] = (),
 ) -> HostSegments:
-    """Return the innermost events of host threads around some intervals, segment by segment.
+    """Return the segments of host threads, each with its innermost event.
 
     Args:
         trace: the trace.
-        kinds: the kinds of events that matter.
-        intervals: threads and times; what runs at none of these times may be left out.
-        ignored: events whose names begin like this do not matter.
+        kinds: the kinds of events to consider.
+        intervals: intervals on threads. Segments outside of them may be missing.
+        ignored: prefixes of the names of events that are left out.
     """
-    known_intervals = intervals.of_known_threads()
-    rows, parent = _nested_around(
-        trace=trace, kinds=kinds, intervals=known_intervals, ignored=ignored, shortest=1
+    rows, parent = _nested_events_during(
+        trace=trace,
+        kinds=kinds,
+        intervals=intervals.of_known_threads(),
+        ignored=ignored,
+        min_duration=1,
     )
     return _segments(trace, rows, parent)
 
@@ -255,57 +275,71 @@ def innermost_segments(
 def idle_time_segments(
     gpu_events: GpuEvents, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]
 ) -> HostSegments:
-    """Return the segments around all idle time of devices, of the threads that launch GPU work.
+    """Return the segments of all launching threads during the idle time of any device.
 
-    Arguments are those of `innermost_segments`.
+    Args:
+        gpu_events: the GPU events.
+        kinds: the kinds of events to consider.
+        ignored: prefixes of the names of events that are left out.
     """
     trace = gpu_events.trace
     launch = gpu_events.tree.launch_of_gpu
     idle = classify_gaps(gpu_events, "device").intervals
-    launching = HostIntervals(
+    # Threads and times are not paired here; `_nested_events_during` does not need that.
+    launching_threads = HostIntervals(
         thread=trace.thread[launch[launch != NONE]],
         start=idle.start,
         end=idle.end,
     )
-    rows, parent = _nested_around(
-        trace=trace, kinds=kinds, intervals=launching, ignored=ignored, shortest=1
+    rows, parent = _nested_events_during(
+        trace=trace,
+        kinds=kinds,
+        intervals=launching_threads,
+        ignored=ignored,
+        min_duration=1,
     )
     return _segments(trace, rows, parent)
 
 
 def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
-    """Return the innermost of nested events, segment by segment.
+    """Return the segments of the threads of nested events.
 
-    Each begin and each end of an event starts a segment: after a begin the thread is in the event,
-    after an end in its parent. At one time what ends has ended, the inner first, before anything
-    begins.
+    A segment begins with each begin and each end of an event. After a begin, the event itself is
+    the innermost one; after an end, its parent is. The changes of a thread are sorted by time. Of
+    changes at the same time, ends come before begins, and the ends of inner events come first: this
+    is their order before the stable sort.
+
+    Args:
+        trace: the trace.
+        rows: the events in tree order.
+        parent: the position of each event's parent, `ROOT` without one.
     """
     inner_first = rows[::-1]
     thread = trace.thread[np.append(inner_first, rows)]
-    # events may end a little after their parents
+    # An event may end a little after its parent, but a segment must not.
     end = ends_within(parent, trace.end_of(rows))
     time = np.append(end[::-1], trace.ts[rows])
-    position = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
+    innermost = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     order = by_group_and_time(thread, time)
     thread = thread[order]
     time = time[order]
-    position = position[order]
-    same_thread = thread[1:] == thread[:-1]
+    innermost = innermost[order]
+    is_same_thread = thread[1:] == thread[:-1]
     has_length = time[1:] > time[:-1]
-    in_event = position[:-1] != ROOT
-    chosen = np.flatnonzero(same_thread & has_length & in_event)
+    has_event = innermost[:-1] != ROOT
+    chosen = np.flatnonzero(is_same_thread & has_length & has_event)
     return HostSegments(
         thread=thread[chosen],
         start=time[chosen],
         end=time[chosen + 1],
-        row=rows[position[chosen]],
+        row=rows[innermost[chosen]],
     )
 
 
 def nested_events(
     trace: Trace, rows: Int64Array
 ) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Return some host events in tree order, and the position of the parent of each."""
+    """Return host events in tree order, and the position of each event's parent."""
     nesting = nest(
         thread=trace.thread[rows],
         start=trace.ts[rows],
@@ -316,29 +350,38 @@ def nested_events(
     return rows[nesting.order], nesting.parent
 
 
-def _nested_around(
+def _nested_events_during(
     trace: Trace,
     kinds: Sequence[EventKind],
     intervals: HostIntervals,
     ignored: tuple[str, ...],
-    shortest: float,
+    min_duration: float,
 ) -> tuple[Int64Array, IntArray]:
-    """Return events of some threads that run at some times and last long enough, nested.
+    """Return the events during intervals in tree order, and the position of each event's parent.
 
-    Any of the threads at any of the times: there may be more threads than times, and the other way
-    around.
+    The result has more events than needed: those on any of the threads during any of the times. So
+    the number of threads may differ from the number of times.
+
+    Args:
+        trace: the trace.
+        kinds: the kinds of the events.
+        intervals: the threads, and the times.
+        ignored: prefixes of the names of events that are left out.
+        min_duration: the least duration of an event, ns.
     """
     rows = trace.rows_of(*kinds)
-    rows = rows[trace.dur[rows] >= shortest]
-    uses_of_thread = np.bincount(intervals.thread, minlength=len(trace.threads))
-    rows = rows[uses_of_thread[trace.thread[rows]] > 0]
-    first, last = union(intervals.start, intervals.end)
-    next_to_end = np.searchsorted(last, trace.ts[rows], side="right")
-    is_before_an_end = next_to_end < len(first)
-    rows = rows[is_before_an_end]
-    next_to_end = next_to_end[is_before_an_end]
-    rows = rows[first[next_to_end] < trace.end_of(rows)]
-    is_telling = trace.named(
+    rows = rows[trace.dur[rows] >= min_duration]
+    intervals_of_thread = np.bincount(intervals.thread, minlength=len(trace.threads))
+    rows = rows[intervals_of_thread[trace.thread[rows]] > 0]
+    window_start, window_end = union(intervals.start, intervals.end)
+    # An event overlaps a window if the first window that ends after the start of the event begins
+    # before the end of the event.
+    next_window = np.searchsorted(window_end, trace.ts[rows], side="right")
+    has_next_window = next_window < len(window_start)
+    rows = rows[has_next_window]
+    next_window = next_window[has_next_window]
+    rows = rows[window_start[next_window] < trace.end_of(rows)]
+    is_considered = trace.named(
         trace.name[rows], lambda name: not name.startswith(ignored)
     )
-    return nested_events(trace, rows[is_telling])
+    return nested_events(trace, rows[is_considered])

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.idle_time.causes import (
-    CAUSES,
-    Cause,
+from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause
+from tracelens_ext.analysis.idle_time.classification import (
     ClassifiedGaps,
     classify_gaps,
 )
 from tracelens_ext.analysis.idle_time.cpu_activity import (
-    HOST_KINDS,
+    KINDS_OF_COLUMN,
     cpu_activity_rows,
     event_labels,
 )
@@ -245,7 +244,7 @@ def gaps(
     order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
     columns = _gap_columns(gpu_events, classified, order)
     trace = gpu_events.trace
-    for column in HOST_KINDS:
+    for column in KINDS_OF_COLUMN:
         rows = cpu_activity_rows(
             gpu_events=gpu_events, classified=classified, column=column, chosen=order
         ).tolist()

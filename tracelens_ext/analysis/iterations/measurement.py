@@ -1,11 +1,16 @@
-"""Iterations one by one: how long each took, what the GPU did, and which of them are odd.
+"""The measurements of each iteration: wall time, GPU time, and whether they are outliers ("odd").
 
-An iteration is a `ProfilerStep#N`, or any annotation of the user's choice. GPU work belongs to the
-iteration that launched it, and work whose launch is not in the trace to that during which it
-started (`iterations.selection`); the time of launched work, exposed communication and the times
-of categories are of that work. The wall time is the annotation's on the host; the GPU is busy or
-idle in it, whatever it runs. Where the host runs ahead of the GPU, the work that an iteration
-launched runs later, and may take longer than its wall time.
+An iteration is a `ProfilerStep#N`, or another annotation that the user chooses. There are two kinds
+of measurements:
+
+* Wall time is the duration of the annotation on the CPU. Busy and idle time are parts of it, during
+  which the GPU runs or does not run anything, whichever iteration launched it.
+* Launched time, computation, exposed communication and copies, and the times of categories are of
+  the GPU work of the iteration. Work belongs to the iteration that launched it. If its launch is
+  not in the trace, it belongs to the iteration during which it started.
+
+If the CPU runs ahead of the GPU, the work of an iteration runs later, and may take longer than the
+wall time of the iteration.
 """
 
 from __future__ import annotations
@@ -30,15 +35,17 @@ from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
 from tracelens_ext.trace.lookup import values_at
 
-#: An iteration is odd when it is this many median absolute deviations from the median …
+#: A value is odd if it differs from the median by more than this many median absolute deviations …
 ODD_BEYOND = 3
-#: … and this share of the median, and of the median wall time for a time, since iterations that
-#: are nearly alike deviate by next to nothing, and what takes no time is odd for nobody …
+#: … and by more than this share of the median. Otherwise, tiny differences between iterations that
+#: are nearly equal would count.
 ODD_AT_LEAST = 0.05
+#: A time must also differ by more than this share of the median wall time. Otherwise, times that
+#: hardly matter would count.
 ODD_OF_WALL_TIME = 0.01
-#: … of at least this many iterations; of fewer, nobody can tell.
+#: Among fewer iterations, none is called odd.
 ODD_AMONG = 5
-#: What the name of a column with the time of a category ends in.
+#: The end of the names of columns with the time of a category.
 CATEGORY_ENDING = "_time_ms"
 _TIMES = (
     "wall_time_ms",
@@ -65,13 +72,14 @@ _STATISTICS_COLUMNS = [
 
 @dataclass(frozen=True, eq=False)
 class IterationTable:
-    """The iterations of a trace; in both tables a row for each device where there are several.
+    """The measurements of the iterations of a trace.
 
     Attributes:
-        frame: a row for each iteration, by process and start; as the sheet `iterations`.
-        statistics: a row for each measured column, over whole iterations; as the sheet
-            `iteration_statistics`.
-        notes: what the reader should know, a sentence each.
+        frame: the sheet `iterations`: a row for each iteration (and device, if there are several),
+            by process and start.
+        statistics: the sheet `iteration_statistics`: a row for each measured column (and device, if
+            there are several), over whole iterations.
+        notes: sentences about iterations and GPU work that are left out or counted specially.
     """
 
     frame: pd.DataFrame
@@ -86,14 +94,15 @@ class IterationTable:
 def iteration_table(
     work: GpuEvents, annotation: Expression | None = None
 ) -> IterationTable:
-    """Measure every iteration; empty where the trace has none.
+    """Measure every iteration; the tables are empty if the trace has none.
 
     Args:
         work: the GPU events.
-        annotation: searched in the names of annotations (of CPU ops, where it matches none); each
-            that matches, and lies in no other, is an iteration. `ProfilerStep#N` by default.
+        annotation: a regular expression that is searched in the names of annotations; if none
+            matches, in those of CPU ops. Each outermost match is an iteration. By default,
+            iterations are the `ProfilerStep#N`.
     """
-    iterations, labels, nested = named_iterations(work.tree, annotation)
+    iterations, labels, nested_count = named_iterations(work.tree, annotation)
     devices = np.unique(work.trace.device[work.counted]).tolist()
     blocks = [_block(work, iterations, device) for device in devices or [NONE]]
     frame = pd.concat(blocks, ignore_index=True)
@@ -102,9 +111,8 @@ def iteration_table(
         work=work, process=iterations.process[index], device=frame["device"].to_numpy()
     )
     frame = frame[is_used].sort_values(["index", "device"], ignore_index=True)
-    frame["iteration"] = pd.array(
-        [labels[number] for number in frame["index"]], dtype="str"
-    )
+    names = [labels[index] for index in frame["index"]]
+    frame["iteration"] = pd.array(names, dtype="str")
     categories = _category_columns(frame)
     oddness = _oddness(frame, [*_TIMES, "kernels", *categories])
     frame["odd"] = oddness.columns
@@ -126,7 +134,10 @@ def iteration_table(
     ]
     columns_shown += categories
     notes = _notes(
-        work=work, iterations=iterations, nested=nested, statistics=statistics
+        work=work,
+        iterations=iterations,
+        nested_count=nested_count,
+        statistics=statistics,
     )
     return IterationTable(
         frame=frame[columns_shown], statistics=statistics, notes=tuple(notes)
@@ -134,21 +145,27 @@ def iteration_table(
 
 
 def is_category_time(column: str) -> bool:
-    """Return whether a column is the summed duration of a category, `CATEGORY_time_ms`."""
+    """Return True for a column with the summed duration of a category, `CATEGORY_time_ms`."""
     return column.endswith(CATEGORY_ENDING) and column not in _TIMES
 
 
 def _category_columns(frame: pd.DataFrame) -> list[str]:
-    """Return the columns with the times of categories, the longest first."""
+    """Return the columns with the times of categories, longest total first."""
     columns = [str(column) for column in frame if is_category_time(str(column))]
     total = {column: float(frame[column].to_numpy().sum()) for column in columns}
     return sorted(columns, key=lambda column: -total[column])
 
 
 def _uses_device(work: GpuEvents, process: Int64Array, device: Int64Array) -> BoolArray:
-    """Return whether each process uses each device, as far as the trace says; (n,).
+    """Return a mask of the pairs of a process and a device in which the process uses the device.
 
-    A process without GPU work may use every device.
+    If the trace does not show which process uses a device, or if a process has no GPU work, it may
+    use every device.
+
+    Args:
+        work: the GPU events.
+        process: the process of each pair, (n,).
+        device: the number of the device of each pair, (n,).
     """
     trace = work.trace
     if not trace.conventions.gpu_by_process:
@@ -164,7 +181,10 @@ def _uses_device(work: GpuEvents, process: Int64Array, device: Int64Array) -> Bo
 
 
 def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame:
-    """Return all iterations on one device; `index` is the iteration's index."""
+    """Return the measurements of all k iterations on one device.
+
+    The columns are those of the sheet `iterations`, and `index`, the index of the iteration.
+    """
     count = len(iterations)
     is_counted = work.counted & (work.trace.device == device)
     iteration_of_gpu = _iteration_of_gpu(work, iterations)
@@ -182,11 +202,11 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         window_start=iterations.start,
         window_end=iterations.end,
     )
-    process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
+    process_names = list(dict.fromkeys(process for process, _ in work.trace.threads))
     has_gpu_work = _counts(iterations.of_gpu[is_counted], count) > 0
     columns: dict[str, object] = {
         "index": np.arange(count),
-        "process": [process_labels[number] for number in iterations.process.tolist()],
+        "process": [process_names[index] for index in iterations.process.tolist()],
         "device": np.full(count, device),
         "start_ms": iterations.start / NS_PER_MS,
         "wall_time_ms": wall / NS_PER_MS,
@@ -213,40 +233,40 @@ def _category_times(
 
     Args:
         work: the GPU events.
-        iteration_of_gpu: the iteration of each GPU event, `NONE` for none, (g,).
-        owner: the same for the events of one device, `NONE` for all others, (g,).
-        count: how many iterations there are.
+        iteration_of_gpu: index of the iteration of each GPU event, `NONE` for an event without one,
+            (g,).
+        owner: the same for the events of one device, and `NONE` for all others, (g,).
+        count: the number of iterations.
     """
     categories = work.categories
     if categories is None:
         return {}
     labels = categories.labels
     is_owned = owner != NONE
-    cell = categories.code[is_owned] * count + owner[is_owned]
-    time_of_cell = sums(
-        group_index=cell,
+    time_of_pair = sums(
+        group_index=categories.code[is_owned] * count + owner[is_owned],
         values=work.duration[is_owned],
         group_count=len(labels) * count,
     )
-    times = time_of_cell.reshape(len(labels), count)
+    time_of_category = time_of_pair.reshape(len(labels), count)
     is_in_iteration = iteration_of_gpu != NONE
-    occurring = np.unique(categories.code[is_in_iteration]).tolist()
-    return {
-        f"{labels[code]}{CATEGORY_ENDING}": times[code] / NS_PER_MS
-        for code in occurring
-    }
+    columns: dict[str, object] = {}
+    for code in np.unique(categories.code[is_in_iteration]).tolist():
+        name = f"{labels[code]}{CATEGORY_ENDING}"
+        columns[name] = time_of_category[code] / NS_PER_MS
+    return columns
 
 
 def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int64Array:
-    """Return how many launches for a device have no GPU work, by iteration, (k,).
+    """Return the number of launches without GPU work on a device in each iteration, (k,).
 
-    A launch whose device is not known counts for each.
+    A launch whose device is not known counts for all devices.
     """
     launches = find_launches(work)
     trace = work.trace
     device_numbers = find_tracks(work, "device").device
-    number = values_at(device_numbers, launches.device_index, missing=device)
-    is_of_device = number == device
+    device_of_launch = values_at(device_numbers, launches.device_index, missing=device)
+    is_of_device = device_of_launch == device
     rows = launches.rows[launches.lost & is_of_device]
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     iteration = iteration_at(
@@ -256,37 +276,44 @@ def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int6
 
 
 def _iteration_of_gpu(work: GpuEvents, iterations: Iterations) -> Int64Array:
-    """Return the iteration that each GPU event counts in, an index, `NONE` for none, (g,)."""
+    """Return the index of the iteration that each GPU event belongs to, or `NONE`, (g,)."""
     counts_by_time = work.counted & ~work.tree.linked
     return np.where(counts_by_time, iterations.started_in, iterations.of_gpu)
 
 
 def _counts(owner: Int64Array, count: int) -> Int64Array:
-    """Return how often each of some owners occurs; `NONE` does not count."""
+    """Return how often each index from 0 to `count` - 1 occurs in `owner`, (count,)."""
     return np.bincount(owner[owner != NONE], minlength=count).astype(np.int64)
 
 
 class _Oddness(NamedTuple):
-    """The odd iterations, and the statistics that they are compared with."""
+    """The odd values of iterations, and the statistics that they were compared with."""
 
-    columns: list[str]  #: the columns in which each row is odd, joined by a comma
+    columns: list[
+        str
+    ]  #: names of the columns in which each row is odd, joined by commas
     statistics: pd.DataFrame  #: a row for each measured column and device
 
 
 def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
+    """Compare whole iterations on the same device with each other.
+
+    Args:
+        frame: a row for each iteration and device.
+        measured: the columns to compare.
+    """
     odd_columns: list[list[str]] = [[] for _ in range(len(frame))]
     rows = []
     for device, whole in frame[frame["whole"]].groupby("device"):
-        least_time = (
-            ODD_OF_WALL_TIME * float(whole["wall_time_ms"].median()) * NS_PER_MS
-        )
+        median_wall_time_ns = float(whole["wall_time_ms"].median()) * NS_PER_MS
         for column in measured:
             values = whole[column].to_numpy(dtype=np.float64)
-            # Times are whole ns: rounding must not make two equal ones differ.
+            # Times are whole ns. In ms, rounding could make equal times differ.
             exact = np.round(values * NS_PER_MS)
-            is_odd, deviation = odd_among(
-                exact, 0.0 if column == "kernels" else least_time
-            )
+            least_difference = 0.0
+            if column != "kernels":
+                least_difference = ODD_OF_WALL_TIME * median_wall_time_ns
+            is_odd, deviation = odd_among(exact, least_difference)
             for row in whole.index[is_odd]:
                 odd_columns[row].append(column)
             rows.append(
@@ -308,18 +335,18 @@ def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
 
 
 class OddValues(NamedTuple):
-    """The odd ones of some values."""
+    """Which of k values are odd."""
 
-    is_odd: BoolArray  #: (k,)
+    is_odd: BoolArray  #: mask of the odd values, (k,)
     deviation: float  #: the median absolute deviation of the values
 
 
-def odd_among(values: Float64Array, least: float = 0.0) -> OddValues:
-    """Return which of some ns, or counts, are odd.
+def odd_among(values: Float64Array, least_difference: float = 0.0) -> OddValues:
+    """Find the values that differ from the median by much more than the others do.
 
     Args:
-        values: what is compared, (k,).
-        least: an odd value is at least so far from the median.
+        values: times, or counts, of iterations, (k,).
+        least_difference: an odd value differs from the median by more than this.
     """
     middle = float(np.median(values))
     distance = np.abs(values - middle)
@@ -327,24 +354,25 @@ def odd_among(values: Float64Array, least: float = 0.0) -> OddValues:
     if len(values) < ODD_AMONG:
         none_is_odd = np.zeros(len(values), dtype=bool)
         return OddValues(none_is_odd, deviation)
-    limit = max(ODD_BEYOND * deviation, ODD_AT_LEAST * middle, least)
+    limit = max(ODD_BEYOND * deviation, ODD_AT_LEAST * middle, least_difference)
     is_odd = distance > limit
     return OddValues(is_odd, deviation)
 
 
 def _notes(
-    work: GpuEvents, iterations: Iterations, nested: int, statistics: pd.DataFrame
+    work: GpuEvents, iterations: Iterations, nested_count: int, statistics: pd.DataFrame
 ) -> Iterator[str]:
-    unfinished = int((~iterations.whole).sum())
-    if unfinished:
-        incomplete = counted(unfinished, "iteration is", "iterations are")
+    """Yield sentences about iterations and GPU work that are left out or counted specially."""
+    incomplete_count = int((~iterations.whole).sum())
+    if incomplete_count:
+        incomplete = counted(incomplete_count, "iteration is", "iterations are")
         yield (
             f"{incomplete} incomplete and left out of the statistics: no GPU work was "
             "launched, or the recording ended first."
         )
-    if nested:
+    if nested_count:
         yield (
-            f"{counted(nested, 'annotation')} nested in another matching annotation "
+            f"{counted(nested_count, 'annotation')} nested in another matching annotation "
             "do not count as iterations."
         )
     is_outside = _iteration_of_gpu(work, iterations) == NONE
@@ -367,19 +395,19 @@ def _notes(
 
 
 def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[str]:
-    """Say so where the chosen rules call other events communication than the built-in ones do."""
+    """Yield a sentence if the chosen rules and the built-in rules disagree about communication."""
     categories = work.categories
     if categories is None or COMMUNICATION not in categories.labels:
         return
     is_chosen = categories.code == categories.labels.index(COMMUNICATION)
-    is_usual = work.is_communication
-    more = int((is_inside & is_chosen & ~is_usual).sum())
-    fewer = int((is_inside & ~is_chosen & is_usual).sum())
+    is_builtin = work.is_communication
+    added_count = int((is_inside & is_chosen & ~is_builtin).sum())
+    missing_count = int((is_inside & ~is_chosen & is_builtin).sum())
     differences = []
-    if more:
-        differences.append(f"{more:,} more")
-    if fewer:
-        differences.append(f"{fewer:,} fewer")
+    if added_count:
+        differences.append(f"{added_count:,} more")
+    if missing_count:
+        differences.append(f"{missing_count:,} fewer")
     if differences:
         yield (
             "exposed_comm_time_ms uses the built-in rules, so that traces can be "

@@ -1,4 +1,4 @@
-"""The tables of iterations."""
+"""The declarations of the tables of iterations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _report_notes(
 
 
 def _has_enough_iterations(context: AnalysisContext, options: ReportOptions) -> bool:
-    """Return whether there are iterations; by default, two whole ones that can be compared."""
+    """Return True if there are iterations to show.
+
+    Unless tables of iterations were requested, there must be two whole ones to compare.
+    """
     table = iteration_table(context.gpu_events, options.annotation)
     if options.iterations or options.names_any_of("iterations", "iteration_statistics"):
         return len(table) > 0
@@ -68,7 +71,7 @@ ITERATIONS = Table(
         Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
             "busy_time_ms",
-            "of the wall time, while the device ran anything",
+            "part of the wall time during which the device ran anything",
         ),
         Column(
             "idle_time_ms", "part of the wall time during which the device was idle"
@@ -128,21 +131,31 @@ ITERATION_STATISTICS = Table(
     columns=[
         Column("column", "measured quantity, with its unit"),
         Column("device", "if there are several"),
-        Column("iterations", "complete iterations", unit="iterations"),
-        Column("mean", "over them", unit="in the unit of the measured quantity"),
+        Column("iterations", "number of complete iterations", unit="iterations"),
+        Column(
+            "mean",
+            "mean over complete iterations",
+            unit="in the unit of the measured quantity",
+        ),
         Column(
             "std",
             "sample standard deviation, 0 for a single iteration",
             unit="in the unit of the measured quantity",
         ),
-        Column("median", "over them", unit="in the unit of the measured quantity"),
+        Column(
+            "median",
+            "median over complete iterations",
+            unit="in the unit of the measured quantity",
+        ),
         Column(
             "mad",
             "median absolute deviation",
             unit="in the unit of the measured quantity",
         ),
-        Column("min", "the least", unit="in the unit of the measured quantity"),
-        Column("max", "the largest", unit="in the unit of the measured quantity"),
+        Column(
+            "min", "the smallest value", unit="in the unit of the measured quantity"
+        ),
+        Column("max", "the largest value", unit="in the unit of the measured quantity"),
         Column(
             "odd",
             (

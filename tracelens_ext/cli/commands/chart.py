@@ -123,7 +123,7 @@ def chart(
     """
     from tracelens_ext.cli.named_traces import check_files
     from tracelens_ext.compare.engine_chart.page import check_results, write_results
-    from tracelens_ext.compare.engine_chart.runs import grouped
+    from tracelens_ext.compare.engine_chart.runs import names_of_notes
     from tracelens_ext.compare.engine_chart.specification import (
         are_bare_files,
         check_models,
@@ -170,7 +170,9 @@ def chart(
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
-    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
+    notes = names_of_notes(
+        (str(number), run.notes) for number, run in enumerate(runs, 1)
+    )
     lines = [f"{numbers}: {note}" for note, numbers in notes]
     show(trace_report(title="Chart", trace="", tables={}, notes=lines), _blocks(runs))
     tell_written(written)
@@ -199,7 +201,7 @@ def _measured_runs(
         )
         analyzer = analyze(run_input.path, analysis)
         runs += measure(
-            work=analyzer.work, given=run_input, position=position, split=split
+            work=analyzer.work, chart_input=run_input, position=position, split=split
         )
         show_problems(analyzer.problems, shown_problems)
     return runs
@@ -207,7 +209,7 @@ def _measured_runs(
 
 def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
     """Yield a line for each run, and the table."""
-    from tracelens_ext.report.html_figures import duration_text
+    from tracelens_ext.report.html_texts import duration_text
 
     for number, run in enumerate(runs, 1):
         elapsed = duration_text(run.elapsed_ns / 1e6)

@@ -1,4 +1,4 @@
-"""The page of a chart: a stacked bar for each run, the numbers under it, and all kernels."""
+"""Writes the page of a chart: a stacked bar for each run, and tables of numbers and kernels."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from typing import Final, NamedTuple
 from tracelens_ext.compare.engine_chart import runs as measured
 from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
-from tracelens_ext.report import html_figures as spelled
+from tracelens_ext.report.atomic_files import written_beside
+from tracelens_ext.report.atomic_folders import write_folder
 from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, HtmlTable, page_tables
-from tracelens_ext.report.manifest import (
-    check_folder,
-    check_output,
-    unfinished_note,
-    write_folder,
-    written_beside,
+from tracelens_ext.report.html_headline import Card
+from tracelens_ext.report.html_tables import FIRST_ROWS, HtmlTable, page_tables
+from tracelens_ext.report.html_texts import (
+    amount_text,
+    duration_text,
+    elided,
+    percent_text,
+    plotly_lines,
+    plotly_text,
 )
+from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 from tracelens_ext.report.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 
@@ -42,27 +46,30 @@ _DESCRIPTIONS: Final = {
         "event that started earlier is running. result.csv has the same rows"
     ),
 }
+#: With more runs, the page has no cards.
 _MAX_CARDS: Final = 6
-#: Characters of a bar's name on wide and narrow screens.
+#: The most characters of a bar's name on wide and on narrow screens.
 _WIDE = 62
 _NARROW = 40
+#: How many runs the summary of a chart describes.
 _SUMMARIZED_RUNS: Final = 4
 _MAX_DECIMALS: Final = 9
 _MS_PER_S: Final = 1e3
 _NS_PER_MS: Final = 1e6
-#: Of bars that differ by this factor the short ones show nothing but their length.
+#: If the longest bar is this many times as long as the shortest one, the pieces of short bars are
+#: too small to see. Then there is a second chart of shares.
 _MUCH_LONGER: Final = 3
 
 
 def write_page(
     path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = ""
 ) -> None:
-    """Write `result.html`, self-contained.
+    """Write the page `result.html`, which needs no other files.
 
     Args:
-        path: of the page.
-        runs: a bar each.
-        title: of the page; empty for the default.
+        path: the file to write.
+        runs: the runs, one for each bar.
+        title: the title of the page; empty for the default.
     """
     require_html_extra()
     tables = _tables(runs)
@@ -77,7 +84,7 @@ def write_page(
             tables=tables.tables,
             sheet_keys={_BY_CATEGORY: tables.by_category.key},
             pool=tables.pool,
-            # The whole table by category is in sight, its total row too.
+            # The table by category is shown completely, with its total row.
             first_rows=max(FIRST_ROWS, tables.by_category.total),
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
@@ -87,13 +94,13 @@ class _ChartTables(NamedTuple):
     """The tables of the page."""
 
     by_category: HtmlTable
-    tables: list[HtmlTable]  #: all of them, in order
-    notes: list[str]  #: on what is left out
-    pool: dict[str, int]  #: texts that several cells share
+    tables: list[HtmlTable]  #: all tables, in order
+    notes: list[str]  #: remarks on rows or columns that are left out
+    pool: dict[str, int]  #: text that several cells share → its index
 
 
 def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
-    """Return the numbers under the chart."""
+    """Return the tables below the chart."""
     pool: dict[str, int] = {}
     seconds = measured.category_table(runs).set_axis(
         [run.label for run in runs], axis=1
@@ -111,25 +118,31 @@ def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
         _INPUTS: measured.input_table(runs),
         _KERNELS: kernels.reset_index(drop=True),
     }
-    others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
+    other_tables = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
     tables = [
         _with_digits(table, longest_s)
-        for table in (by_category,) + tuple(others.tables.values())
+        for table in (by_category,) + tuple(other_tables.tables.values())
     ]
     return _ChartTables(
-        by_category=by_category, tables=tables, notes=list(others.notes), pool=pool
+        by_category=by_category,
+        tables=tables,
+        notes=list(other_tables.notes),
+        pool=pool,
     )
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:
-    """Return what the reader should know of the runs, each once."""
+    """Return the warnings and notes of all runs without duplicates, each with its runs."""
     notes_of_runs = [(run.label, run.warnings + run.notes) for run in runs]
-    return [f"{about.names}: {about.note}" for about in measured.grouped(notes_of_runs)]
+    return [
+        f"{about.names}: {about.note}"
+        for about in measured.names_of_notes(notes_of_runs)
+    ]
 
 
 def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
-    """Return the chart; if bars differ much in length, also one of their shares."""
+    """Return the chart of times, and one of shares if the bars differ much in length."""
     elapsed = [run.elapsed_ns for run in runs]
     longest = max(elapsed)
     shortest = min(ns or longest for ns in elapsed)
@@ -140,12 +153,12 @@ def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
 
 
 def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
-    """Return a bar for each run, with a piece for each category.
+    """Return the chart with a bar for each run and a piece for each category.
 
     Args:
-        runs: a bar each.
-        title: of the page; may be empty.
-        percent: draw percent of each bar instead of seconds, which the tables have.
+        runs: the runs, one for each bar.
+        title: the title of the page; may be empty.
+        percent: True to draw percent of each bar instead of seconds.
     """
     seconds = measured.category_table(runs).fillna(0.0)
     pieces: list[Plotly] = []
@@ -160,10 +173,7 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         legend.append((cleaned(category), color))
         events = [count[category] for count in counts]
         values = _piece_lengths(runs, amounts_ms, percent=percent)
-        texts = [
-            spelled.percent_text(value) if percent else _short(value)
-            for value in values
-        ]
+        texts = [percent_text(value) if percent else _short(value) for value in values]
         hover = _hover_texts(
             runs=runs, category=category, amounts_ms=amounts_ms, event_counts=events
         )
@@ -185,8 +195,8 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         sheet=_BY_CATEGORY,
         spec=bars_spec(
             pieces=pieces,
-            wide=[spelled.elided(run.label, _WIDE) for run in runs],
-            narrow=[spelled.elided(run.label, _NARROW) for run in runs],
+            wide=[elided(run.label, _WIDE) for run in runs],
+            narrow=[elided(run.label, _NARROW) for run in runs],
             ends=[f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
             axis="%" if percent else "s",
         ),
@@ -201,7 +211,7 @@ def _elapsed_ms(run: EngineRun) -> float:
 def _piece_lengths(
     runs: Sequence[EngineRun], amounts_ms: Sequence[float], *, percent: bool
 ) -> list[float]:
-    """Return how long a category's piece of each bar is: percent of the bar, or seconds."""
+    """Return the length of a category's piece in each bar, in percent of the bar or in seconds."""
     lengths = []
     for run, amount_ms in zip(runs, amounts_ms, strict=True):
         factor = 1 / _MS_PER_S
@@ -217,27 +227,25 @@ def _hover_texts(
     amounts_ms: Sequence[float],
     event_counts: Sequence[int],
 ) -> list[str]:
-    """Return what is shown over a category's piece of each bar."""
-    name = spelled.plotly_text(spelled.elided(category, _WIDE))
+    """Return the text that appears when the mouse is over a category's piece of each bar."""
+    name = plotly_text(elided(category, _WIDE))
     texts = []
     for run, amount_ms, events in zip(runs, amounts_ms, event_counts, strict=True):
-        amount = spelled.plotly_text(
-            spelled.amount_text(amount_ms, "ms", _elapsed_ms(run))
-        )
+        amount = plotly_text(amount_text(amount_ms, "ms", _elapsed_ms(run)))
         if events:
             plural = "" if events == 1 else "s"
             amount = f"{amount}, {events:,} GPU event{plural}"
-        texts.append(f"<b>{name}</b><br>{amount}<br>{spelled.plotly_lines(run.label)}")
+        texts.append(f"<b>{name}</b><br>{amount}<br>{plotly_lines(run.label)}")
     return texts
 
 
 def _summary(run: EngineRun) -> str:
-    """Return a bar in words."""
-    return f"{spelled.elided(run.label, _WIDE)}: {_in_words(run)}"
+    """Return a sentence about a bar."""
+    return f"{elided(run.label, _WIDE)}: {_in_words(run)}"
 
 
 def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
-    """Return a table whose seconds show 0.001 % of so many seconds."""
+    """Return a table whose times have enough decimals to show 0.001 % of the longest time."""
     decimals = 2
     if longest_s:
         decimals = min(max(5 - math.floor(math.log10(longest_s)), 2), _MAX_DECIMALS)
@@ -255,12 +263,12 @@ def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
 def _card(run: EngineRun) -> Card:
     """Return the card of a run."""
     label = cleaned(run.label)
-    elapsed = spelled.duration_text(_elapsed_ms(run))
+    elapsed = duration_text(_elapsed_ms(run))
     color = color_of(_largest(run).category)
-    # The label again, in the smaller type of names.
+    # The value is a name, so `full` makes the page use the smaller type of names.
     return Card(
         label=f"{elapsed} elapsed",
-        value=spelled.elided(label, _WIDE),
+        value=elided(label, _WIDE),
         detail=_in_words(run),
         color=color,
         full=label,
@@ -268,14 +276,12 @@ def _card(run: EngineRun) -> Card:
 
 
 def _in_words(run: EngineRun) -> str:
-    """Return the GPU's part of a bar, and the largest category."""
+    """Return the GPU time of a run and its largest category in words."""
     largest = _largest(run)
-    largest_name = spelled.elided(largest.category, _NARROW)
+    largest_name = elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = spelled.amount_text(
-            amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run)
-        )
+        amount = amount_text(amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run))
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 
@@ -288,13 +294,13 @@ class _CategoryTime(NamedTuple):
 
 
 def _largest(run: EngineRun) -> _CategoryTime:
-    """Return the GPU category that takes most of a run."""
-    category, ns = _by_category(run, run.gpu_ns_of).most_common(1)[0]
+    """Return the GPU category with the most time in a run."""
+    category, ns = _by_category(run, run.gpu_ns_of_kernel).most_common(1)[0]
     return _CategoryTime(category, ns)
 
 
 def _by_category(run: EngineRun, values: Int64Array) -> Counter[str]:
-    """Add up values of kernels by category."""
+    """Return the sum of the values of each category's kernels."""
     sums: Counter[str] = Counter()
     for category, value in zip(run.category, values.tolist(), strict=True):
         sums[category] += value
@@ -302,7 +308,7 @@ def _by_category(run: EngineRun, values: Int64Array) -> Counter[str]:
 
 
 def _short(value: float) -> str:
-    """Return a number for a piece or a bar, three digits of it."""
+    """Return a number with three significant digits, for a piece or a bar."""
     if value >= 100:
         decimals = 0
     elif value >= 10:
@@ -321,15 +327,15 @@ CSV: Final = "result.csv"
 def check_results(
     folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
 ) -> list[str]:
-    """Check that a chart may be written to a folder; return a line if a run left it unfinished.
+    """Check that a chart may be written to a folder; return notes on unfinished earlier runs.
 
     Args:
-        folder: of the chart.
-        inputs: files that are never written over, whatever `force` says.
-        force: replace files that this program did not make.
+        folder: the folder for the chart.
+        inputs: files that are never overwritten, even with `force`.
+        force: overwrite files that this program did not write.
 
     Raises:
-        OutputError: it may not be written there.
+        OutputError: the chart must not be written there.
     """
     require_html_extra()
     page = Path(folder) / PAGE
@@ -348,5 +354,6 @@ def write_results(
         PAGE: partial(write_page, runs=runs, title=title),
         CSV: partial(write_csv, frame=measured.kernel_table(runs)),
     }
-    # A folder of a report's tables may be the same one: its files stay, and stay known.
+    # The folder may also contain the tables of a report. These files are kept, and the manifest
+    # still lists them.
     return write_folder(folder, writers, keep=True)

@@ -1,4 +1,4 @@
-"""The inputs of a chart, measured: GPU time by kernel and category, and what is not GPU time."""
+"""Measures the inputs of a chart: GPU time by kernel and category, and time without GPU work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S, ChartInput
@@ -23,34 +23,37 @@ from tracelens_ext.trace.grouping import group_durations, sums, texts
 from tracelens_ext.trace.intervals import non_overlapped_time
 
 NOT_GPU: Final = "CPU(non-GPU)"
-"""The category, and the name, of the elapsed time without GPU work."""
+"""The category and name of the elapsed time without GPU work."""
 
+#: The direction in the name of a copy, such as `HtoD` or `Host-to-Device`.
 _DIRECTION: Final = re.compile(r"([HDAP])(?:ost|evice|rray|eer)?-?[tT]o-?([HDAP])")
-_PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
+_MEMORY_KINDS: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 
 
 @dataclass(frozen=True)
 class EngineRun:
-    """An input and its measures, k kernels (GPU events of one name and category)."""
+    """The measurements of one bar: k kernels, which are GPU events of one name and category."""
 
-    label: str  #: what its bar is called
-    given: ChartInput  #: as the user named it
-    kernel: list[str]  #: the names, as the trace spells them, longest time first
-    category: list[str]  #: of each kernel
-    instances: Int64Array  #: GPU events of each kernel, shape (k,)
-    #: time in which a kernel was the first to cover the GPU, shape (k,)
-    gpu_ns_of: Int64Array
-    elapsed_ns: int  #: the whole bar; never less than the GPU time
-    elapsed_from: str  #: where that was taken from: `given`, `the trace` or `GPU time`
-    devices: tuple[int, ...]  #: the GPUs of the trace whose events are in it
-    notes: tuple[str, ...] = ()  #: what the reader should know, a sentence each
-    #: what the user should do something about, a clause each
+    label: str  #: the name of the bar
+    chart_input: ChartInput  #: the input as the user wrote it
+    kernel: list[str]  #: the name of each kernel, longest time first, (k,)
+    category: list[str]  #: the category of each kernel, (k,)
+    instances: Int64Array  #: the number of GPU events of each kernel, (k,)
+    #: the time during which each kernel ran and no GPU event that started earlier did, (k,)
+    gpu_ns_of_kernel: Int64Array
+    elapsed_ns: int  #: the length of the whole bar; never less than the GPU time
+    elapsed_from: (
+        str  #: the source of the elapsed time: `given`, `the trace` or `GPU time`
+    )
+    devices: tuple[int, ...]  #: the GPUs whose events are part of the bar
+    notes: tuple[str, ...] = ()  #: remarks for the user, one sentence each
+    #: problems that the user should solve, one clause each
     warnings: tuple[str, ...] = ()
 
     @property
     def gpu_ns(self) -> int:
-        """Time in which the GPU (any of several) was busy."""
-        return int(self.gpu_ns_of.sum())
+        """The time during which at least one GPU was busy."""
+        return int(self.gpu_ns_of_kernel.sum())
 
     @property
     def not_gpu_ns(self) -> int:
@@ -58,31 +61,31 @@ class EngineRun:
         return self.elapsed_ns - self.gpu_ns
 
 
-def measure_run(work: GpuEvents, given: ChartInput, position: int) -> EngineRun:
-    """Measure an input, all its GPUs together.
+def measure_run(work: GpuEvents, chart_input: ChartInput, position: int) -> EngineRun:
+    """Measure an input with all of its GPUs together.
 
     Args:
-        work: the GPU events of its trace.
-        given: the input.
-        position: its place among all inputs, which its label has.
+        work: the GPU events of the trace.
+        chart_input: the input.
+        position: the number of the input, which is part of its label.
     """
-    return measure(work, given, position)[0]
+    return measure(work, chart_input, position)[0]
 
 
 def measure(
-    work: GpuEvents, given: ChartInput, position: int, split: str = ""
+    work: GpuEvents, chart_input: ChartInput, position: int, split: str = ""
 ) -> list[EngineRun]:
-    """Measure an input: as a whole, or split by `device` or by `phase` of serving.
+    """Measure an input as a whole, or split into devices or serving phases.
 
     Args:
-        work: the GPU events of its trace.
-        given: the input.
-        position: its place among all inputs, which its label has.
-        split: `device`, `phase`, or empty for the whole.
+        work: the GPU events of the trace.
+        chart_input: the input.
+        position: the number of the input, which is part of its label.
+        split: `device`, `phase`, or empty for the whole input.
 
     Raises:
         TraceError: the trace has no GPU event.
-        UsageError: no serving engine names a phase.
+        UsageError: the trace has no serving phases.
     """
     if not len(work):
         remedy = (
@@ -90,37 +93,43 @@ def measure(
             "(nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
         raise TraceError(
-            path=given.path, problem="contains no GPU event", remedy=remedy
+            path=chart_input.path, problem="contains no GPU event", remedy=remedy
         )
     if split == "device":
-        return _by_device(work, given, position)
-    whole = _whole_run(work, given, position)
+        return _by_device(work, chart_input, position)
+    whole = _whole_run(work, chart_input, position)
     if split == "phase":
         return _by_phase(work, whole)
     return [whole]
 
 
 def _by_device(
-    gpu_events: GpuEvents, given: ChartInput, position: int
+    gpu_events: GpuEvents, chart_input: ChartInput, position: int
 ) -> list[EngineRun]:
-    """Measure each GPU of a trace."""
+    """Measure each GPU of a trace separately."""
     runs = []
     for device in np.unique(gpu_events.trace.device).tolist():
         name = "?" if device == NONE else device
         is_on_device = gpu_events.trace.device == device
-        bar = _Bar(
-            given=given, label=f"{given.label(position)}_gpu{name}", devices=[device]
+        bar = _BarInput(
+            chart_input=chart_input,
+            label=f"{chart_input.label(position)}_gpu{name}",
+            devices=[device],
         )
-        runs.append(_measured(gpu_events, bar, is_on_device))
+        runs.append(_measure_events(gpu_events, bar, is_on_device))
     return runs
 
 
-def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> EngineRun:
+def _whole_run(
+    gpu_events: GpuEvents, chart_input: ChartInput, position: int
+) -> EngineRun:
     """Measure all GPUs of a trace together."""
     devices = np.unique(gpu_events.trace.device).tolist()
-    bar = _Bar(given=given, label=given.label(position), devices=devices)
+    bar = _BarInput(
+        chart_input=chart_input, label=chart_input.label(position), devices=devices
+    )
     all_events = np.ones(len(gpu_events), dtype=bool)
-    run = _measured(gpu_events, bar, all_events)
+    run = _measure_events(gpu_events, bar, all_events)
     if len(devices) < 2:
         return run
     note = (
@@ -132,14 +141,15 @@ def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> Engin
 
 
 def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
-    """Measure each phase of serving.
+    """Measure each serving phase separately.
 
-    The time without GPU work is divided as the idle time before the work of each phase is.
+    The time without GPU work is divided among the phases in proportion to the idle time before
+    their GPU work.
     """
     steps = find_steps(gpu_events.tree)
     if not len(steps):
         raise UsageError(
-            f"{whole.given.path}: no annotation of a serving engine names a phase; "
+            f"{whole.chart_input.path}: no annotation of a serving engine names a phase; "
             "leave out --by-phase"
         )
     phase = steps.phase_of_gpu
@@ -152,12 +162,12 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
     total_idle = max(int(idle_of_phase.sum()), 1)
     runs = []
     for number in np.unique(phase[phase >= 0]).tolist():
-        bar = _Bar(
-            given=whole.given,
+        bar = _BarInput(
+            chart_input=whole.chart_input,
             label=f"{whole.label}_{steps.labels[number]}",
             devices=whole.devices,
         )
-        run = _measured(gpu_events, bar, phase == number)
+        run = _measure_events(gpu_events, bar, phase == number)
         not_gpu_ns = whole.not_gpu_ns * int(idle_of_phase[number]) // total_idle
         run = replace(
             run,
@@ -170,17 +180,17 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
 
 
 class NoteAbout(NamedTuple):
-    """A note, and what it is about."""
+    """A note, and the names of the bars to which it applies."""
 
     note: str
     names: str  #: separated by commas
 
 
-def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[NoteAbout]:
-    """Return each distinct note once, in order, with the names that it is about.
+def names_of_notes(notes: Iterable[tuple[str, Iterable[str]]]) -> list[NoteAbout]:
+    """Return each distinct note once, in order, with the names to which it applies.
 
     Args:
-        notes: names, each with its notes.
+        notes: a name and its notes, for each name.
     """
     names_of_note: dict[str, dict[str, None]] = {}
     for name, notes_of_name in notes:
@@ -189,12 +199,12 @@ def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[NoteAbout]:
     return [NoteAbout(note, ", ".join(names)) for note, names in names_of_note.items()]
 
 
-class _Bar(NamedTuple):
-    """A bar that is measured."""
+class _BarInput(NamedTuple):
+    """The part of an input that one bar shows."""
 
-    given: ChartInput
+    chart_input: ChartInput
     label: str
-    devices: Sequence[int]  #: the GPUs whose events are in it
+    devices: Sequence[int]  #: the GPUs whose events are part of the bar
 
 
 @dataclass(frozen=True)
@@ -206,33 +216,40 @@ class _Elapsed:
     warnings: tuple[str, ...] = ()
 
 
-def _elapsed(gpu_events: GpuEvents, given: ChartInput, gpu_ns: int) -> _Elapsed:
-    """Return how long a run took, as the user says or as the trace does."""
-    if not given.elapsed_ns:
+def _elapsed(gpu_events: GpuEvents, chart_input: ChartInput, gpu_ns: int) -> _Elapsed:
+    """Return the run time that the user gave, or else the one in the trace.
+
+    A run time below the GPU time must be wrong, so the GPU time is used instead.
+    """
+    if not chart_input.elapsed_ns:
         return _Elapsed(gpu_events.trace.span_ns, "the trace")
-    if given.elapsed_ns >= gpu_ns:
-        return _Elapsed(given.elapsed_ns, "given")
-    given_text = f"{given.elapsed_ns / NS_PER_S:,.6g} s"
+    if chart_input.elapsed_ns >= gpu_ns:
+        return _Elapsed(chart_input.elapsed_ns, "given")
+    given_text = f"{chart_input.elapsed_ns / NS_PER_S:,.6g} s"
     gpu_text = f"{gpu_ns / NS_PER_S:,.6g} s"
     warning = f"{given_text} elapsed is less than the GPU time of {gpu_text}, which is used instead"
     return _Elapsed(ns=gpu_ns, source="GPU time", warnings=(warning,))
 
 
-def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
+def _measure_events(
+    gpu_events: GpuEvents, bar: _BarInput, chosen: BoolArray
+) -> EngineRun:
     """Measure the chosen GPU events of a trace."""
     code, labels = _categories(gpu_events)
     time = non_overlapped_time(gpu_events.start[chosen], gpu_events.end[chosen])
     groups = group_durations([gpu_events.name[chosen], code[chosen]], time)
     name_of_group, category_of_group = groups.keys
     gpu_ns = int(time.sum())
-    elapsed = _elapsed(gpu_events=gpu_events, given=bar.given, gpu_ns=gpu_ns)
+    elapsed = _elapsed(
+        gpu_events=gpu_events, chart_input=bar.chart_input, gpu_ns=gpu_ns
+    )
     return EngineRun(
         label=bar.label,
-        given=bar.given,
+        chart_input=bar.chart_input,
         kernel=texts(name_of_group, gpu_events.trace.names),
         category=texts(category_of_group, labels),
         instances=groups.count,
-        gpu_ns_of=groups.total,
+        gpu_ns_of_kernel=groups.total,
         elapsed_ns=elapsed.ns,
         elapsed_from=elapsed.source,
         devices=tuple(device for device in bar.devices if device != NONE),
@@ -244,15 +261,15 @@ def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
 class _RunCategories(NamedTuple):
     """The category of each GPU event."""
 
-    code: Int64Array  #: an index into `labels`, (g,)
+    code: Int64Array  #: the index of each GPU event's category in `labels`, (g,)
     labels: list[str]
 
 
 def _categories(gpu_events: GpuEvents) -> _RunCategories:
     """Return the category of each GPU event.
 
-    Engine/model maps are written for the names that Nsight Systems gives to copies and sets
-    (`CUDA mem`), so they are asked about these, whatever the trace calls them.
+    Engine/model maps are written for the names of copies and memsets in Nsight Systems, such as
+    `[CUDA memset]`. Therefore, the maps are applied to these names, whatever the trace calls them.
     """
     categories = gpu_events.needed_categories
     code = categories.code.astype(np.int64)
@@ -277,12 +294,15 @@ def _categories(gpu_events: GpuEvents) -> _RunCategories:
 def _memory_categories(
     categorizer: Categorizer, names: list[str], kinds: list[int]
 ) -> list[str | None]:
-    """Return what the map says of copies and sets; None if only its catch-all matches."""
+    """Return the categories that a map assigns to copies and memsets.
+
+    A category is None if only the catch-all rule of the map matches.
+    """
     if not names:
         return []
     if not isinstance(categorizer, KernelCategorizer):
         return [None] * len(names)
-    # The user's own rules are about the names of the trace, and win.
+    # The user's own rules are written for the names in the trace, and take precedence.
     user_rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
     by_recorded_name = categorizer.categorize(names)
     nsight_names = [
@@ -291,18 +311,18 @@ def _memory_categories(
     by_nsight_name = categorizer.categorize(nsight_names)
     categories: list[str | None] = []
     for index, pack in enumerate(by_recorded_name.pack):
-        answers = [by_nsight_name, by_recorded_name]
+        results = [by_nsight_name, by_recorded_name]
         if pack in user_rules:
-            answers = [by_recorded_name]
+            results = [by_recorded_name]
         known_categories = [
-            answer.category[index] for answer in answers if answer.known[index]
+            result.category[index] for result in results if result.known[index]
         ]
         categories.append(known_categories[0] if known_categories else None)
     return categories
 
 
 def _nsight_name(name: str, kind: int) -> str:
-    """Return what Nsight Systems calls a copy or a set: `[CUDA memcpy Host-to-Device]`."""
+    """Return the name of a copy or memset in Nsight Systems: `[CUDA memcpy Host-to-Device]`."""
     if name.startswith("[CUDA mem"):
         return name
     if kind == EventKind.MEMSET:
@@ -311,7 +331,7 @@ def _nsight_name(name: str, kind: int) -> str:
     if direction is None:
         return "[CUDA memcpy]"
     source, target = direction.groups()
-    return f"[CUDA memcpy {_PLACES[source]}-to-{_PLACES[target]}]"
+    return f"[CUDA memcpy {_MEMORY_KINDS[source]}-to-{_MEMORY_KINDS[target]}]"
 
 
 ELAPSED: Final = "Elapsed Time (sec)"
@@ -319,14 +339,14 @@ TOTAL: Final = "total_elapsed_sec"
 
 
 def kernel_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """Return how kernel names map to categories, and the time in which each was the first.
+    """Return the table in `result.csv`: the category and time of each kernel of each run.
 
-    This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
-    is a row of each run.
+    The rows are ordered by category, then by run, then by time, longest first. Each run has a row
+    `CPU(non-GPU)`.
     """
     parts = []
     for run in runs:
-        elapsed_ns = np.append(run.gpu_ns_of, run.not_gpu_ns)
+        elapsed_ns = np.append(run.gpu_ns_of_kernel, run.not_gpu_ns)
         columns = {
             "Model_Engine": run.label,
             "Category": run.category + [NOT_GPU],
@@ -335,18 +355,18 @@ def kernel_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
             ELAPSED: elapsed_ns / NS_PER_S,
         }
         parts.append(pd.DataFrame(columns))
-    # Stable: within a category runs keep their order, and kernels their order by time.
+    # A stable sort keeps the order of runs, and of kernels by time, within a category.
     return pd.concat(parts).sort_values("Category", kind="stable", ignore_index=True)
 
 
 def category_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """Return elapsed seconds by category and run.
+    """Return the elapsed seconds of each category (rows) in each run (columns).
 
-    A row for each category, the largest first, `CPU(non-GPU)` last; a column for each run.
+    The largest category comes first, and `CPU(non-GPU)` comes last.
     """
     seconds = []
     for run in runs:
-        ns = pd.Series(run.gpu_ns_of, index=run.category, dtype="int64")
+        ns = pd.Series(run.gpu_ns_of_kernel, index=run.category, dtype="int64")
         seconds.append(ns.groupby(level=0, sort=False).sum() / NS_PER_S)
     table = pd.concat(seconds, axis=1, keys=range(len(runs)), sort=False)
     order = np.argsort(-table.sum(axis=1).to_numpy(), kind="stable")
@@ -356,13 +376,13 @@ def category_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
 
 
 def input_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """Return what each bar is of: file, engine and model, elapsed and GPU time."""
+    """Return the file, engine and model, elapsed time and GPU time of each bar."""
     rows = [
         {
             "Model_Engine": run.label,
-            "file": encodable(str(run.given.path)),
-            "engine": encodable(run.given.engine),
-            "model": encodable(run.given.model),
+            "file": encodable(str(run.chart_input.path)),
+            "engine": encodable(run.chart_input.engine),
+            "model": encodable(run.chart_input.model),
             "elapsed (sec)": run.elapsed_ns / NS_PER_S,
             "elapsed from": run.elapsed_from,
             "GPU (sec)": run.gpu_ns / NS_PER_S,

@@ -1,4 +1,4 @@
-"""What is to be charted, as a user writes it: `FILE,ENGINE,MODEL,SECONDS`."""
+"""Parses the inputs of a chart, which a user writes as `FILE,ENGINE,MODEL,SECONDS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace_files import trace_suffixes
 
 NS_PER_S: Final = 1_000_000_000
-#: Thirty years; what is more is a slip of the pen.
+#: Larger run times, of more than thirty years, must be mistakes.
 _MAX_SECONDS: Final = 1e9
 _FORM: Final = "FILE,ENGINE,MODEL,SECONDS"
 _EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
@@ -25,13 +25,13 @@ _MIN_SIMILARITY: Final = 0.6
 
 @dataclass(frozen=True)
 class ChartInput:
-    """A trace and what to make of it, as a user writes it: `FILE,ENGINE,MODEL,SECONDS`."""
+    """An input of a chart: a trace, the map that categorizes it, and its run time."""
 
-    path: Path  #: the file
-    #: the serving engine, the first half of a map's name; empty when none was given
+    path: Path  #: the file of the trace
+    #: the serving engine, which is the first part of the map's name; empty if it was not given
     engine: str = ""
-    model: str = ""  #: the model, the second half
-    #: how long the run took without profiling; 0 to take it from the trace
+    model: str = ""  #: the model, which is the second part of the map's name
+    #: the run time without profiling; 0 to take it from the trace
     elapsed_ns: int = 0
 
     @property
@@ -40,7 +40,7 @@ class ChartInput:
         return f"{self.engine}:{self.model}"
 
     def label(self, position: int) -> str:
-        """Return the name of this input's bar: unlike all others, as the position is in it."""
+        """Return the name of the input's bar. It contains the position, so it is unique."""
         name = self.path.name
         suffixes = sorted(trace_suffixes(), key=len, reverse=True) + [".csv"]
         for suffix in suffixes:
@@ -52,26 +52,26 @@ class ChartInput:
 
 
 def are_bare_files(texts: Sequence[str]) -> bool:
-    """Return True if each text names a file that exists, and nothing else."""
+    """Tell whether every text is the path of an existing file, without further parts."""
     return bool(texts) and all(text and Path(text).is_file() for text in texts)
 
 
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
-    """Read the specifications of a chart's inputs.
+    """Parse the inputs of a chart.
 
     Args:
-        texts: as the user writes them.
-        bare_files: a file alone will do.
+        texts: the inputs as the user writes them.
+        bare_files: True to accept a file without engine, model and seconds.
 
     Raises:
-        UsageError: one is wrong.
+        UsageError: an input is invalid.
     """
-    return [_parsed(text, bare_files=bare_files) for text in texts]
+    return [_parse_input(text, bare_files=bare_files) for text in texts]
 
 
-def _parsed(text: str, *, bare_files: bool) -> ChartInput:
-    """Read one specification."""
-    # From the right: the name of a file may contain commas, the other three may not.
+def _parse_input(text: str, *, bare_files: bool) -> ChartInput:
+    """Parse one input."""
+    # The text is split from the right because the name of the file may contain commas.
     parts = text.rsplit(",", 3)
     is_complete = len(parts) == _PARTS
     if bare_files and not (is_complete and _number(parts[3]) is not None):
@@ -91,7 +91,7 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
                 f"{text!r}: {label} is empty; expected {_FORM}, such as {_EXAMPLE}"
             )
     elapsed_s = _number(seconds)
-    # NaN is not either
+    # The comparison is false for NaN, too.
     is_valid = elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS
     if elapsed_s is None or not is_valid:
         raise UsageError(
@@ -104,13 +104,13 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
 
 
 def _whole_ns(seconds: float) -> int:
-    """Return a time in whole ns; one below 1 ns is 1, as 0 means that it is not given."""
+    """Return a time in whole ns. Times between 0 and 1 ns become 1, because 0 means not given."""
     ns = seconds * NS_PER_S
     return math.ceil(ns) if ns < 1 else round(ns)
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a text is; None if it is not one."""
+    """Return a text as a number; None if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -120,11 +120,11 @@ def _number(text: str) -> float | None:
 def known_models(
     maps: Sequence[str | os.PathLike[str]] = (), passed_over: list[str] | None = None
 ) -> dict[str, list[str]]:
-    """Return the models of each engine, both by name: ours, plugins', and the user's.
+    """Return the names of each engine's models with a built-in map, a plugin's or the user's.
 
     Args:
         maps: folders of the user's maps.
-        passed_over: gets a line for each file among `maps` that is no map.
+        passed_over: receives a line for each file in `maps` that is not a map.
     """
     from tracelens_ext.categorize.choices import offered_packs, user_maps
     from tracelens_ext.hooks import default_registry
@@ -148,12 +148,12 @@ def check_models(
     """Check that there is a map for each input.
 
     Args:
-        inputs: of the chart.
-        known: the models of each engine.
-        passed_over: a line for each file that is no map, for the message.
+        inputs: the inputs of the chart.
+        known: the models of each engine, as `known_models` returns them.
+        passed_over: a line for each file that is not a map, for the error message.
 
     Raises:
-        UsageError: there is none.
+        UsageError: an input has no map.
     """
     for given in inputs:
         if given.engine not in known:
@@ -184,7 +184,7 @@ def _unknown(
     known_names: Iterable[str],
     passed_over: Sequence[str],
 ) -> UsageError:
-    """Return the error about a name that no map has, with the nearest one that is known."""
+    """Return the error about an unknown engine or model, with the most similar known name."""
     from tracelens_ext.categorize.maps import not_maps
 
     names = list(known_names)

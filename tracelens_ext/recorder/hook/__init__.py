@@ -1,7 +1,8 @@
-"""What records within the program: standard library only, for Python 3.8 and PyTorch 2.0 and newer.
+"""The hook, which runs within the recorded program.
 
-The folder is copied beside the recordings and loaded there by its `sitecustomize.py` under another
-name, so its modules import nothing but each other.
+This folder is copied to the recordings, and `sitecustomize.py` loads the copy under another name.
+Its modules therefore import only the standard library and each other. They support Python 3.8 and
+PyTorch 2.0, and newer versions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ __all__ = ["install"]
 
 
 def install(torch: Any, folder: str) -> None:
-    """Begin to count the iterations of this process.
+    """Start counting the iterations of this process.
 
     Args:
         torch: PyTorch, which has just been imported.
-        folder: The folder that was in front of `PYTHONPATH`.
+        folder: The folder of the hook, which was in front of `PYTHONPATH`.
     """
     from .options import read_options
     from .process_file import ProcessFile
