@@ -70,10 +70,12 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
         int(rank): {} for rank in calls["rank"].unique()
     }
     pairs = _pairs_of_ranks(both_sides(calls))
-    for _, rows in pairs.groupby(["low", "high"], sort=True):
+    links = [rows for _, rows in pairs.groupby(["low", "high"], sort=True)]
+    half_widths = [_possible_offsets(rows).half_width for rows in links]
+    for rows in links:
         low = int(rows["low"].iloc[0])
         high = int(rows["high"].iloc[0])
-        offset = _clock_difference(rows)
+        offset = _clock_difference(rows, smallest_error=min(half_widths))
         neighbors[low][high] = offset
         neighbors[high][low] = _Offset(-offset.ns, offset.error)
     offsets: dict[int, int] = {}
@@ -153,7 +155,7 @@ def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
     return pairs
 
 
-def _clock_difference(pairs: pd.DataFrame) -> _Offset:
+def _clock_difference(pairs: pd.DataFrame, smallest_error: float) -> _Offset:
     """Return how far the second of two clocks is ahead.
 
     If most kernels send or receive alone, it is the most frequent difference of ends that is
@@ -165,6 +167,7 @@ def _clock_difference(pairs: pd.DataFrame) -> _Offset:
 
     Args:
         pairs: the transfers between two ranks, of `_pairs_of_ranks`.
+        smallest_error: the error of the pair of ranks with the narrowest limits, ns.
     """
     frequent = _frequent_offsets(pairs)
     possible = _possible_offsets(pairs)
@@ -177,7 +180,7 @@ def _clock_difference(pairs: pd.DataFrame) -> _Offset:
     if possible.is_limited:
         error = possible.half_width
         if possible.is_reached_often:
-            error *= _ERROR_OF_REACHED_LIMITS
+            error = max(_ERROR_OF_REACHED_LIMITS * error, smallest_error)
         return _Offset(possible.middle, error)
     return _Offset(frequent[0] if frequent else 0, np.inf)
 
