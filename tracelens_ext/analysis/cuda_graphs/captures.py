@@ -125,9 +125,8 @@ class _Segments(NamedTuple):
     thread: Int64Array
     start: Int64Array  #: ns
     end: Int64Array  #: ns
-    annotation: (
-        Int64Array  #: the row of the annotation around the segment, `NONE` without
-    )
+    #: the row of the annotation around the segment, `NONE` without
+    annotation: Int64Array
 
 
 class _CapturedLaunches(NamedTuple):

@@ -219,7 +219,8 @@ class _GraphContent(NamedTuple):
     """The nodes of a captured graph, in order, as a hashable key."""
 
     names: bytes  #: the number of each node's name (`CapturedGraph.nodes`), int32
-    likely_names: bytes  #: likewise, of `CapturedGraph.likely_nodes`
+    #: the number of each node's name in `CapturedGraph.likely_nodes`, int32
+    likely_names: bytes
 
     @property
     def node_count(self) -> int:
@@ -356,8 +357,10 @@ class GraphMatcher:
         streams_by_launch = np.split(stream, bounds)
         works = []
         for numbers, streams in zip(numbers_by_launch, streams_by_launch, strict=True):
-            work = _LaunchedWork(names=numbers.tobytes(), streams=streams.tobytes())
-            works.append(work)
+            launched_work = _LaunchedWork(
+                names=numbers.tobytes(), streams=streams.tobytes()
+            )
+            works.append(launched_work)
         return works
 
     # The choice of the capture, and of the graph in the capture.
@@ -451,12 +454,14 @@ class GraphMatcher:
             count: the number of launches of the step.
             captures: the captures to choose from.
         """
-        work = self._launched_work[launch]
-        fits = {capture: self._fit(work, capture) for capture in captures}
+        launched_work = self._launched_work[launch]
+        fits = {capture: self._fit(launched_work, capture) for capture in captures}
         best_score = max((fit.score for fit in fits.values()), default=_NO_SCORE)
         # At least half of the events and half of the nodes must match.
         node_count = -best_score.minus_nodes
-        if not fits or 2 * best_score.matched < max(work.event_count, node_count):
+        if not fits or 2 * best_score.matched < max(
+            launched_work.event_count, node_count
+        ):
             return None
         graphs = []
         for capture, fit in fits.items():
@@ -469,7 +474,9 @@ class GraphMatcher:
             return None
         chosen = graphs[0]
         self._previous_graph = chosen
-        node = self._aligned(work, self._contents[chosen.capture][chosen.graph])
+        node = self._aligned(
+            launched_work, self._contents[chosen.capture][chosen.graph]
+        )
         return GraphMatch(capture=chosen.capture, graph=chosen.graph, node=node)
 
     def _operations_of(self, index: _GraphIndex) -> int:
@@ -496,22 +503,24 @@ class GraphMatcher:
                 return candidate
         return candidates[0]
 
-    def _find_fit(self, work: _LaunchedWork, capture: int) -> _Fit:
+    def _find_fit(self, launched_work: _LaunchedWork, capture: int) -> _Fit:
         """Return how well a capture fits a launch, and its graphs that fit best."""
         graphs_of_content: defaultdict[_GraphContent, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._contents[capture]):
             graphs_of_content[content].append(graph)
-        same_content = _GraphContent(names=work.names, likely_names=work.names)
+        same_content = _GraphContent(
+            names=launched_work.names, likely_names=launched_work.names
+        )
         if same_content in graphs_of_content:  # no other graph can fit better
-            candidates = [_BoundedContent(work.event_count, same_content)]
+            candidates = [_BoundedContent(launched_work.event_count, same_content)]
         else:
-            candidates = self._bounded_contents(work.names, graphs_of_content)
+            candidates = self._bounded_contents(launched_work.names, graphs_of_content)
         best_score = _NO_SCORE
         best_graphs: list[int] = []
         for bound, content in candidates:
-            if bound < best_score.matched or 2 * bound < work.event_count:
+            if bound < best_score.matched or 2 * bound < launched_work.event_count:
                 break
-            matched = int((self._aligned(work, content) != NONE).sum())
+            matched = int((self._aligned(launched_work, content) != NONE).sum())
             score = _Score(matched=matched, minus_nodes=-content.node_count)
             if score > best_score:
                 best_score = score
@@ -542,10 +551,12 @@ class GraphMatcher:
 
     # The captured launch that each event replays.
 
-    def _align(self, work: _LaunchedWork, content: _GraphContent) -> Int64Array:
+    def _align(
+        self, launched_work: _LaunchedWork, content: _GraphContent
+    ) -> Int64Array:
         """Return the node of a captured graph that each event replays, `NONE` without, (m,)."""
-        event_names = _array(work.names)
-        event_streams = _array(work.streams)
+        event_names = _array(launched_work.names)
+        event_streams = _array(launched_work.streams)
         node_names = _array(content.likely_names)
         streams, events_of_stream = np.unique(event_streams, return_counts=True)
         node = np.full(len(event_names), NONE, dtype=np.int64)
