@@ -20,8 +20,8 @@ import numpy as np
 from tracelens_ext.analysis.cuda_graphs.captures import (
     Capture,
     CapturedGraph,
-    GraphLaunches,
 )
+from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
