@@ -242,7 +242,10 @@ def test_a_trace_is_tried_again_after_its_worker_dies(
     rules.write_text(RULES)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    with served(ranks, {"rank1.json.gz": 1, "rank2.json.gz": 2}) as (url, asked):
+    with served(ranks, {"rank1.json.gz": 1, "rank2.json.gz": 2}) as (
+        url,
+        requested_files,
+    ):
         result = fleet(f"{url}/*.json.gz", out, workers=2, attempts=2, rules=[rules])
         assert (result.done, result.failed, result.missing) == (2, 2, 0)
         traces = result.tables["traces"].set_index("rank")
@@ -263,10 +266,10 @@ def test_a_trace_is_tried_again_after_its_worker_dies(
         assert not list((tmp_path / "scratch").iterdir()), (
             "the dead leave nothing behind"
         )
-        asked.clear()
+        requested_files.clear()
         again = fleet(f"{url}/*.json.gz", out, workers=0, attempts=1, rules=[rules])
         assert (again.done, again.kept, again.failed) == (1, 2, 1)
-        assert {name for name in asked if name.startswith("rank")} == {
+        assert {name for name in requested_files if name.startswith("rank")} == {
             "rank2.json.gz",
             "rank3.json.gz",
         }
@@ -487,10 +490,10 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
 
 
 def rank_and_source(
-    metadata: dict[str, object], url: str, place: int
+    metadata: dict[str, object], url: str, lowest_rank: int
 ) -> tuple[int, str]:
     (ranks,) = assign_ranks(
-        [rank_hints(metadata, url, devices=(0,))], first_place=place
+        [rank_hints(metadata, url, devices=(0,))], lowest_rank=lowest_rank
     )
     return ranks.first, ranks.source
 

@@ -435,9 +435,8 @@ class RuleMatch:
 
     verdict: RuleVerdict  #: the verdict on the kernel
     place: str  #: the file and number of the rule, or the name of the plugin
-    pattern: str | None = (
-        None  #: the pattern of the rule; None for a Python categorizer
-    )
+    #: the pattern of the rule; None for a Python categorizer
+    pattern: str | None = None
     about: str | None = None  #: the description in the rule; None if there is none
     #: the condition of the rule on the launching operation; None if there is none
     condition: str | None = None
@@ -462,9 +461,8 @@ class Explanation:
 
     category: str
     winner: RuleMatch | None  #: the match that decided; None if nothing matched
-    others: tuple[
-        RuleMatch, ...
-    ]  #: the other matches of the name, in order of precedence
+    #: the other matches of the name, in order of precedence
+    others: tuple[RuleMatch, ...]
 
 
 def explain(

@@ -41,9 +41,8 @@ class UnknownKernels:
     stem: str  #: the text that the names have in common
     time_ms: float = 0.0  #: the GPU time of all kernels
     names: dict[str, float] = field(default_factory=dict)  #: kernel name → GPU time, ms
-    cpu_ops: set[str] = field(
-        default_factory=set
-    )  #: the operations that launched the kernels
+    #: the operations that launched the kernels
+    cpu_ops: set[str] = field(default_factory=set)
 
 
 def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[UnknownKernels]:

@@ -75,9 +75,8 @@ class Example:
     """A kernel name as an example of a rule."""
 
     name: str
-    cpu_op: str | None = (
-        None  #: the launching operation, if the rule has a condition on it
-    )
+    #: the launching operation, if the rule has a condition on it
+    cpu_op: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +90,14 @@ class Rule:
     about: str | None = None
     #: the vendor of the GPU on which the kernel runs (`nvidia`, `amd`, `any`); None if unknown
     vendor: str | None = None
-    library: str | None = (
-        None  #: the library of the kernel (`cublasLt`); None if unknown
-    )
+    #: the library of the kernel (`cublasLt`); None if unknown
+    library: str | None = None
     #: a regular expression that the launching CPU operation must contain; None for any operation
     cpu_op: str | None = None
-    priority: int = (
-        0  #: rules of a pack with a higher priority are tried first, then by position
-    )
-    name: str | None = (
-        None  #: a name that reports show instead of the number; None for none
-    )
+    #: rules of a pack with a higher priority are tried first, then by position
+    priority: int = 0
+    #: a name that reports show instead of the number; None for none
+    name: str | None = None
     number: int = 1  #: the position in the pack as the author wrote it, from 1
     examples: tuple[Example, ...] = ()  #: kernels that the rule must categorize
     not_examples: tuple[Example, ...] = ()  #: names that the pattern must not match
