@@ -30,11 +30,11 @@ from tracelens_ext.errors import (
 from tracelens_ext.readers.cache.file import (
     DamagedFileError,
     read_columns,
-    trace_columns,
     write_columns,
 )
 from tracelens_ext.readers.cache.folder import READING, cache_folder, cache_limit
 from tracelens_ext.readers.cache.store import TraceCache, open_cache
+from tracelens_ext.readers.cache.stored_trace import trace_columns
 from tracelens_ext.trace import ArgColumn, Trace
 
 if TYPE_CHECKING:
