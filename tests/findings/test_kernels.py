@@ -120,7 +120,7 @@ def test_a_well_tuned_trace_has_no_findings() -> None:
         ("aten::to", "aten::copy_", COPYING, (X, TURNED)),
     ],
 )
-def test_layouts(
+def test_layout_conversions(
     outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
 ) -> None:
     kernels = Kernels().rest()
@@ -150,7 +150,7 @@ def test_layouts(
         ("aten::copy_", "Memcpy HtoD (Pinned -> Device)", (X, X), "aten::contiguous"),
     ],
 )
-def test_no_layouts(
+def test_kernels_and_copies_that_convert_no_layout(
     name: str, kernel: str, tensors: tuple[Tensor, ...], outer: str
 ) -> None:
     kernels = Kernels().rest()
@@ -216,7 +216,7 @@ def test_attention_backward_has_four_products() -> None:
 
 
 @pytest.mark.parametrize("softmax", ["aten::_log_softmax", "aten::topk"])
-def test_a_softmax_makes_the_attention(softmax: str) -> None:
+def test_products_without_a_softmax_are_no_attention(softmax: str) -> None:
     kernels = Kernels().rest()
     attend(kernels, softmax)
     assert "unfused-attention" not in kernels.savings()
@@ -280,7 +280,7 @@ NORM = {
 }
 
 
-def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
+def test_without_shapes_chains_of_passes_are_found_by_names() -> None:
     kernels = Kernels()
     for blocks, product in ((500, ""), (500, "nvjet_tst"), (400, ""), (500, "softmax")):
         kernels.run("", 40, kernel=SILU, blocks=500)
@@ -353,7 +353,7 @@ def test_a_product_far_below_what_the_gpu_reaches() -> None:
     assert found.where["products"][0].name == "aten::mm 4096×4096×4096 bf16"
 
 
-def test_a_product_far_below_on_a_kernel_of_an_older_gpu_is_that_kernels() -> None:
+def test_a_slow_product_with_a_kernel_of_an_older_gpu_is_an_old_kernel() -> None:
     """With all that such a product loses; odd sizes explain the kernel, which is `slow-gemm`."""
     name = "ampere_bf16_s16816gemm_128x128"
     found = {
@@ -394,7 +394,9 @@ def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
 
 
 @pytest.mark.parametrize(("between", "saving"), [("aten::div", 200), ("aten::mm", 0)])
-def test_without_shapes_attention_is_told_by_names(between: str, saving: float) -> None:
+def test_without_shapes_attention_is_found_by_names(
+    between: str, saving: float
+) -> None:
     kernels = Kernels()
     for name in (
         "aten::bmm",
@@ -413,7 +415,7 @@ def test_without_shapes_attention_is_told_by_names(between: str, saving: float) 
     assert "record_shapes" in found.notes[0]
 
 
-def test_an_unknown_gpu_has_no_slow_products_and_keeps_those_of_attention() -> None:
+def test_on_an_unknown_gpu_only_attention_is_found() -> None:
     kernels = Kernels()
     attend(kernels)
     found = TreePerfAnalyzer(kernels.document()).findings()

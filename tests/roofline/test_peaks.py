@@ -97,7 +97,7 @@ def test_computed_peaks_are_those_of_the_datasheet(
     assert computed.vector["fp32"] == pytest.approx(listed.vector["fp32"], rel=0.07)
 
 
-def test_what_graphics_cards_have_less() -> None:
+def test_graphics_cards_have_lower_matrix_peaks_or_none() -> None:
     card = find_peaks("NVIDIA GeForce RTX 3090")
     gtx = find_peaks("GeForce GTX 1650")
     assert card is not None
@@ -121,7 +121,7 @@ def test_gpus_by_the_numbers_of_rocm() -> None:
         assert (peaks.name if peaks else None) == name
 
 
-def test_a_part_has_its_share_of_all_but_the_link() -> None:
+def test_a_part_of_a_gpu_has_its_share_of_all_peaks_but_the_link() -> None:
     whole = find_peaks("AMD Instinct MI300X")
     part = find_peaks("AMD Instinct MI300X", units=38)
     assert whole is not None
@@ -146,7 +146,7 @@ def test_peaks_are_dense_and_have_a_source() -> None:
     assert known["H100 SXM"].peak("matrix", "tf32") == (494.7, "tf32")
 
 
-def test_each_device_of_a_trace_has_its_own(tmp_path: Path) -> None:
+def test_each_device_of_a_trace_has_its_own_peaks(tmp_path: Path) -> None:
     maker = TraceMaker()
     for device in (0, 1, 2):
         maker.kernel("k", 10, 5, device=device)
@@ -201,7 +201,7 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
         ("", "memory is None"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_a_line(
+def test_an_error_in_a_file_of_peaks_is_one_line(
     tmp_path: Path, text: str, said: str
 ) -> None:
     path = tmp_path / "peaks"
