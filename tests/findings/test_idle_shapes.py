@@ -156,3 +156,17 @@ def test_calls_during_gaps_of_early_launches_are_no_places() -> None:
     finding = host_bound(program)
     assert finding.title.startswith("Short gaps between kernels")
     assert "calls" not in finding.where
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_python_code_that_is_not_recorded_comes_with_the_way_to_record_it(
+    *, is_recorded: bool
+) -> None:
+    program = Program()
+    for _ in range(400):
+        program.launch(20, cost=10)
+        program.pause(60, "sample.py(5): next_token" if is_recorded else "")
+    finding = host_bound(program)
+    assert finding.title.startswith("GPU waits for Python code")
+    is_told = "with_stack=True) shows which code" in finding.confidence_reason
+    assert is_told != is_recorded
