@@ -1,4 +1,4 @@
-"""Advice fits what the trace shows: nothing that is in use already, nothing for other hardware."""
+"""Advice fits the trace: nothing that is in use already, and nothing for other hardware."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the detectors of idle time, optimizers, iterations and communication claim, on small traces.
 
-A kernel of 10 ms stands for the rest of the trace, so that what is looked for is worth telling.
+A kernel of 10 ms stands for the rest of the trace, so that findings are large enough to be listed.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
 ) -> None:
     """What it waits for is done. The CPU has the gap only if it is seen to work in it."""
     maker = TraceMaker()
-    # what waits among the first ten may do so for work of before
+    # The first ten waits of a trace may be for work before it.
     for number in range(10):
         maker.launched(
             "earlier", number * 10 - 100, 10, correlation=10 + number, at=-900
@@ -176,7 +176,7 @@ def optimizer(names: list[str], count: int) -> TraceMaker:
 
 
 def test_an_optimizer_with_a_kernel_for_each_parameter() -> None:
-    """Its idle time, and what its kernels take beyond a fused step."""
+    """The finding has its idle time and the time of its kernels beyond a fused step."""
     found = findings_of(optimizer(["void vectorized_elementwise_kernel<4>(int)"], 40))
     finding = found["unfused-optimizer"]
     # The host is inside the step from 12 ms to the last kernel: 40 gaps of 90 µs, less 40 before
@@ -185,7 +185,7 @@ def test_an_optimizer_with_a_kernel_for_each_parameter() -> None:
         3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02
     )
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
-    assert "host-bound" in found  # what the GPU idles before the step
+    assert "host-bound" in found  # idle time before the step
 
 
 def test_an_optimizer_of_few_kernels_is_no_finding() -> None:
@@ -312,11 +312,13 @@ def test_tables_without_recomputation_have_no_such_column() -> None:
     assert "is_recompute" not in analyzer.get_df_kernel_launchers()
 
 
-@pytest.mark.parametrize(("kind", "told"), [(0, 10.0), (1, 0.0), (None, None)])
+@pytest.mark.parametrize(
+    ("kind", "is_pageable"), [(0, True), (1, False), (None, False)]
+)
 def test_copies_of_nsight_know_pageable_memory_and_their_rate(
-    kind: int | None, told: float | None
+    kind: int | None, *, is_pageable: bool
 ) -> None:
-    """`srcKind` 0 is pageable, 1 pinned; where it is not recorded, nothing is said of it."""
+    """`srcKind` 0 is pageable, 1 pinned; if it is not recorded, the memory is unknown."""
     maker = ExportMaker()
     maker.call("cudaMemcpyAsync", 0, 10, correlation=1)
     memory: dict[str, Any] = {"srcKind": kind, "dstKind": None if kind is None else 2}
@@ -325,12 +327,12 @@ def test_copies_of_nsight_know_pageable_memory_and_their_rate(
     )
     maker.launched("k", 10_000_200, 5_000_000, at=50, correlation=2)
     found = TreePerfAnalyzer(read_export(maker)).findings().findings
-    ident = "pageable-copies" if told else "exposed-copy"
+    ident = "pageable-copies" if is_pageable else "exposed-copy"
     (finding,) = [each for each in found if each.id.endswith(("copy", "copies"))]
     evidence = {each.what: each.value for each in finding.evidence}
     assert finding.id == ident
     assert evidence["rate to the device"] == pytest.approx(5.0)
-    assert finding.confidence == ("high" if told else "medium")
+    assert finding.confidence == ("high" if is_pageable else "medium")
 
 
 def test_times_of_a_short_trace_are_in_microseconds() -> None:

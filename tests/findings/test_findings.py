@@ -1,4 +1,4 @@
-"""Findings: who is asked, what is left out, and how they are told in tables."""
+"""Findings of plugins and of our own detectors, their table and their evidence."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_savings_of_real_traces_add_up(name: str) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", sorted(TRACES))
 def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
-    """Readers are sent to what exists."""
+    """All sheets and commands that the evidence cites exist."""
     known = {offered.item.name for offered in offered_tables()} | set(
         offered_commands()
     )

@@ -1,4 +1,4 @@
-"""Findings over the ranks of a job: what many have, and what one has alone."""
+"""Findings over the ranks of a job: those of many ranks, and those of a single one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detectors of idle time that tell whose it is: the CPU, compilation, capture, queue, profiler."""
+"""Detectors of idle time: CPU operations, compilation, capture, full queues, the profiler."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def findings_of(maker: TraceMaker) -> dict[str, Finding]:
 def loop(
     *, holes: dict[int, int], steps: int = 20
 ) -> tuple[TraceMaker, dict[int, int]]:
-    """Kernels of 2 ms one after the other; before some the host stands still for so many ms.
+    """Kernels of 2 ms one after the other; the CPU pauses for some ms before those in `holes`.
 
     Returns:
-        The trace, and when each hole begins (µs).
+        The trace, and the begin of each hole in µs.
     """
     maker = TraceMaker()
     at = 0
@@ -139,17 +139,17 @@ def test_a_full_launch_queue_informs_and_saves_nothing() -> None:
     assert "180 µs on average" in found["full-launch-queue"].title
 
 
-@pytest.mark.parametrize(("frames", "told"), [(16_000, True), (200, False)])
+@pytest.mark.parametrize(("frames", "doubted"), [(16_000, True), (200, False)])
 def test_many_cpu_events_lower_the_confidence_in_idle_time(
-    frames: int, told: bool
+    frames: int, *, doubted: bool
 ) -> None:
     maker, begins = loop(holes={5: 10, 10: 10})
     last = begins[10] + 10 * MS
     for number in range(frames):
         maker.frame("model.py(3): f", number * last / frames, last / frames / 2)
     found = findings_of(maker)
-    assert ("profiler-overhead" in found) is told
-    assert ("profiler-overhead" in found["host-bound"].confidence_reason) is told
+    assert ("profiler-overhead" in found) is doubted
+    assert ("profiler-overhead" in found["host-bound"].confidence_reason) is doubted
 
 
 def test_a_few_long_gaps_lead_the_line_and_the_median_is_theirs() -> None:

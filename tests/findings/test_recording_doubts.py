@@ -1,4 +1,4 @@
-"""What makes a recording doubtful is said before any advice."""
+"""Doubts about a recording come before any advice."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_overlapping_copies_of_a_stream_count_once() -> None:
     ],
 )
 def test_a_wait_put_into_a_trace_changes_no_other_saving(trace: str) -> None:
-    """Nothing tells what the call waits for: then the replay waits as long."""
+    """The awaited work is unknown, so the simulated wait takes as long as the recorded one."""
     document = read(SHARED / trace)
     before = {
         each.id: each.saving_ms

@@ -1,4 +1,4 @@
-"""Time lost of operations, side by side."""
+"""The time lost of operations of several traces, side by side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_differences_of_several_traces_name_their_trace() -> None:
 
 
 def test_losses_are_normalized_by_unit_and_by_best_case() -> None:
-    """Twice the steps with twice the loss are the same; the best case tells how well each does."""
+    """Twice the steps with twice the loss are equal, but not as shares of the same best case."""
     half = _lost(mm=4.0, add=1.0)
     whole = _lost(mm=8.0, add=2.0)
     frame = compare_time_lost([half, whole], ["A", "B"], [1, 2], normalize=True)

@@ -199,8 +199,8 @@ def test_copies_from_the_host_are_judged_by_the_link() -> None:
     given = arguments(size, size)
     maker.op("aten::copy_", 10, 8, external_id=1, args=given)
     maker.launched("Memcpy HtoD (Pageable -> Device)", 100, 500, correlation=1, at=12)
-    told = maker.document(deviceProperties=[{"id": 0, "name": H100}])
-    analyzer = TreePerfAnalyzer(told)
+    trace = maker.document(deviceProperties=[{"id": 0, "name": H100}])
+    analyzer = TreePerfAnalyzer(trace)
     row = analyzer.get_df_roofline().iloc[0]
     assert (row["engine"], row["bound"], row["bytes"]) == ("link", "link", 2 * 1024**2)
     assert row["roofline_time_ms"] == pytest.approx(2 * 1024**2 / 63e6)
@@ -458,12 +458,12 @@ def test_a_model_that_never_ends_is_not_waited_for(
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "t.json"
-    told = document(
+    contents = document(
         ("aten::mm", MM, 1000),
         ("aten::add", arguments([4096, 4096], [4096]), 100),
         ("my::op", MM, 100),
     )
-    path.write_text(json.dumps(told), encoding="utf-8")
+    path.write_text(json.dumps(contents), encoding="utf-8")
     return path
 
 
@@ -530,12 +530,12 @@ def test_a_trace_without_gpu_work(
 
 def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:
     arch = tmp_path / "arch.json"
-    told = {
+    peaks = {
         "name": "X",
         "mem_bw_gbps": 100,
         "max_achievable_tflops": {"matrix_bf16": 10},
     }
-    arch.write_text(json.dumps(told), encoding="utf-8")
+    arch.write_text(json.dumps(peaks), encoding="utf-8")
     tables = generate_perf_report_pytorch(
         trace, tmp_path / "r.xlsx", gpu_arch_json_path=arch
     )

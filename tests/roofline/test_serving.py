@@ -268,37 +268,52 @@ def test_fused_experts_without_an_argument_have_no_model(arguments: list[Any]) -
         cost("vllm::outplace_fused_experts", *arguments)
 
 
-def test_experts_whose_weights_show_below_the_engines_operation() -> None:
-    """Packed weights in views, and the choice beside the sorting; a trace without has no model."""
+VIEWED_CHOICE = [tensor(4, 2), tensor(4, 2, kind="short int")]
+PACKED = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
+
+
+def moe_forward(*below: list[dict[str, Any]]) -> pd.Series[Any]:
+    """The row of an engine's operation with views of the given arguments below it."""
+    maker = TraceMaker()
+
+    def add(
+        name: str, at: float, duration: float, arguments: list[dict[str, Any]]
+    ) -> None:
+        recorded = {
+            "Input Dims": [each["dims"] for each in arguments],
+            "Input type": [each["type"] for each in arguments],
+        }
+        maker.op(name, at, duration, args=recorded)
+
     router = tensor(4, 8)
-    choice = [tensor(4, 2), tensor(4, 2, kind="short int")]
-    weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
+    add("vllm::moe_forward", 0, 90, [tensor(4, 64), router, NOTHING])
+    for number, arguments in enumerate(below, start=1):
+        add("aten::view", number, 0.5, arguments)
+    maker.call("cudaLaunchKernel", 50, 5, correlation=1)
+    maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
+    return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
 
-    def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
-        maker = TraceMaker()
-        for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
-            name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
-            sizes = [each["dims"] for each in its]
-            kinds = [each["type"] for each in its]
-            maker.op(
-                name, number, lasts, args={"Input Dims": sizes, "Input type": kinds}
-            )
-        maker.call("cudaLaunchKernel", 50, 5, correlation=1)
-        maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
-        return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
 
+def test_experts_whose_weights_show_below_the_engines_operation() -> None:
+    """Packed weights are in views, and the choice is beside the sorting."""
     bits = [tensor(4, 1, kind="unsigned int")]
-    found = roofline(
-        bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)]
-    )
-    assert (found["family"], found["flops"]) == (
-        "MoE_fused_fwd",
-        2 * 4 * 2 * 64 * (32 + 16),
-    )
+    sorting = [*VIEWED_CHOICE, value(0)]
+    other = [tensor(1, 8, 16)]
+    found = moe_forward(bits, [PACKED[0]], sorting, [PACKED[1]], other)
+    assert (found["family"], found["flops"]) == ("MoE_fused_fwd", EXPERTS_FLOPS)
     active = 8 * (1 - (6 / 8) ** 4)
     assert found["bytes"] == round(512 + active * (32 * 32 + 8 * 64)) + 512
-    for below in ([weights], [choice], [[weights[0]], choice]):
-        assert "not recorded" in roofline(*below)["why_no_model"]
+
+
+@pytest.mark.parametrize(
+    "below",
+    [[PACKED], [VIEWED_CHOICE], [[PACKED[0]], VIEWED_CHOICE]],
+    ids=["no choice", "no weights", "one weight"],
+)
+def test_experts_without_weights_or_choice_below_have_no_model(
+    below: list[list[dict[str, Any]]],
+) -> None:
+    assert "not recorded" in moe_forward(*below)["why_no_model"]
 
 
 def test_each_step_has_its_own_lengths() -> None:
