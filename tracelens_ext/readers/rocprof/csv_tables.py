@@ -446,6 +446,7 @@ class TableReader:
     # Records.
 
     def _add_records(self, record: _RecordColumns, batch: _RowBatch) -> None:
+        """Add the records in a batch of rows: calls, dispatches or copies."""
         columns = {}
         for column, title in (_COMMON_NUMBERS | dict(record.numbers)).items():
             columns[column] = batch.whole_numbers(title)
@@ -474,6 +475,7 @@ class TableReader:
         return map_distinct_rows(self._process_of, guids, threads)
 
     def _process_with_id(self, guid: int, pid: int, thread: int) -> int:
+        """Return the number of a process, and remember it for rows that only have its thread."""
         label: int | str = pid
         if pid == MISSING:
             label = "?"

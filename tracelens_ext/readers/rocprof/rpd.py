@@ -171,6 +171,7 @@ class _RpdTables:
     # Calls and markers.
 
     def _read_calls(self) -> None:
+        """Add calls, markers and named ranges, which are all rows of the same table."""
         columns = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
         for chunk in self._database.chunks(_CALLS, columns + ("domain_id",)):
             chunk["name"] = map_distinct_ids(chunk["apiName_id"], self._name_codes)
@@ -196,6 +197,7 @@ class _RpdTables:
         self._records.add(EventKind.RUNTIME, chunk)
 
     def _read_hsa_calls(self) -> None:
+        """Add HSA calls."""
         columns = ("pid", "tid", "start", "end", "apiName_id")
         for chunk in self._database.chunks(_HSA_CALLS, columns):
             chunk["name"] = map_distinct_ids(chunk["apiName_id"], self._name_codes)
@@ -231,6 +233,7 @@ class _RpdTables:
     def _add_ranges(
         self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
     ) -> None:
+        """Add ranges, or marks if start and end are equal."""
         if not len(kind):
             return
         is_mark = chunk["start"] == chunk["end"]
@@ -242,6 +245,7 @@ class _RpdTables:
     # GPU operations.
 
     def _read_operations(self) -> None:
+        """Add GPU operations."""
         columns = (
             "id",
             "start",
@@ -346,6 +350,7 @@ class _RpdTables:
             self._add_samples(_selected(chunk, ~is_early))
 
     def _add_samples(self, chunk: Columns) -> None:
+        """Add samples as events with the value as an argument."""
         if not len(chunk["start"]):
             return
         chunk["start"] = np.maximum(chunk["start"], self._first_call_ns)
