@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.operations.launchers import Launchers
@@ -135,7 +135,73 @@ _GPU_TIME = Column(
     "gpu_time_ms",
     "busy time of the GPU events that a call launched, summed over the calls",
 )
-_PARAMETER = "parameter of the performance model; strides are in elements"
+#: Parameter of a performance model → its description, which holds for all families.
+_PARAMETERS: Final = {
+    "B": "batch size",
+    "M": "number of rows of the product",
+    "N": "number of columns of the product",
+    "K": "length of the dimension that is summed over",
+    "bias": "True if a bias is added",
+    "stride_A": "strides of the first factor, in elements",
+    "stride_B": "strides of the second factor, in elements",
+    "dtype_A_B": "data types of the two factors; for attention, of query and key",
+    "transpose": "whether each factor is stored by columns, in the order of BLAS",
+    "convNd": "number of spatial dimensions: `conv1d`, `conv2d` or `conv3d`",
+    "input_shape": "shape of the input",
+    "filter_shape": "shape of the weight",
+    "output_shape": "shape of the result",
+    "dtype_input_weight": "data types of input and weight",
+    "input_stride": "strides of the input, in elements",
+    "weight_stride": "strides of the weight, in elements",
+    "stride": "step of the convolution in each spatial dimension",
+    "padding": "padding in each spatial dimension",
+    "dilation": "dilation in each spatial dimension",
+    "transposed_conv": "True for a transposed convolution",
+    "output_padding": "padding of the result in each spatial dimension",
+    "groups": "number of groups of channels",
+    "dgrad": "True if the gradient of the input is computed",
+    "wgrad": "True if the gradient of the weight is computed",
+    "N_Q": "length of the query; for a serving step, number of tokens that it computes",
+    "H_Q": "number of heads of the query",
+    "N_KV": "length of key and value",
+    "H_KV": "number of heads of key and value",
+    "d_h_qk": "size of a head of query and key",
+    "d_h_v": "size of a head of the value",
+    "causal": "True for a causal mask",
+    "c_sq": "number of tokens of the requests whose prompt the step reads",
+    "c_sk": "sum of the key lengths of the requests whose prompt the step reads",
+    "c_sqsq": "sum of the squared query lengths of the requests whose prompt the step reads",
+    "c_sqsk": "sum of query length times key length of the requests whose prompt the step reads",
+    "g_sq": "number of tokens of the requests for which the step generates",
+    "g_sk": "sum of the key lengths of the requests for which the step generates",
+    "g_sqsq": "sum of the squared query lengths of the requests for which the step generates",
+    "g_sqsk": "sum of query length times key length of the requests for which the step generates",
+    "dtype_Q": "data type of the query",
+    "num_tokens": "number of tokens",
+    "hidden_dim": "size of the hidden state",
+    "inter_dim": "inner size of an expert",
+    "num_experts": "number of experts",
+    "topk": "number of experts for each token",
+    "gated": "True if the experts have gated activations",
+    "input_dtype": "data type of the input",
+    "weight_dtype": "data type of the weights",
+    "op_shape": "shape of the input",
+    "dtype_in": "data type of the input",
+    "stride_input": "strides of the input, in elements",
+    "has_bias": "True if there is a bias",
+    "is_affine": "True if there is a weight",
+    "dtype_in_out": "data types of input and result",
+    "stride_output": "strides of the result, in elements",
+    "shape_in1": "shape of the first input",
+    "shape_in2": "shape of the second input",
+    "dtype_in1_in2_out": "data types of both inputs and the result",
+    "stride_input1": "strides of the first input, in elements",
+    "stride_input2": "strides of the second input, in elements",
+    "num_input_elems": "number of elements of the input",
+    "num_output_elems": "number of elements of the result",
+    "reduce_type": "kind of the reduction, such as `sum`",
+    "dims": "dimensions that are reduced",
+}
 #: The columns that follow the parameters in the table of a family.
 _FAMILY_MEASUREMENTS = [
     Column("GFLOPS_first", "10⁹ floating-point operations per call"),
@@ -173,7 +239,7 @@ _FAMILY_MEASUREMENTS = [
 def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
     """Return the columns of the table of a family, given the names of its parameters."""
     columns = [Column("name", "name of the operation")]
-    columns += [Column(f"param: {name}", _PARAMETER) for name in parameters]
+    columns += [Column(f"param: {name}", _PARAMETERS[name]) for name in parameters]
     columns += _FAMILY_MEASUREMENTS
     return columns
 
