@@ -120,8 +120,8 @@ FINDINGS = Table(
         ),
         Column(
             "saving_ms",
-            "wall time that fixing the problem saves in the simulation of the"
-            " trace, 0 for findings that only inform; savings do not add up",
+            "wall time that fixing the problem saves in the simulation of the "
+            "trace, 0 for findings that only inform; savings do not add up",
         ),
         Column(
             "attributed_ms",
@@ -151,8 +151,8 @@ FINDINGS = Table(
         Column(
             "where",
             "the places by kind (operations, Python frames, kernels …), "
-            "largest first, with their parts of the attributed time and their"
-            " numbers of gaps or GPU events; kinds are separated by bars",
+            "largest first, with their parts of the attributed time and their "
+            "numbers of gaps or GPU events; kinds are separated by bars",
         ),
         Column(
             "evidence",

@@ -138,9 +138,9 @@ TIMELINE_MARKERS = Table(
         ),
         Column(
             "covered_percent",
-            "share of the interval that belongs to the finding: less than 100"
-            " only for a finding with more than 300 intervals, which is shown"
-            " in 600 bins",
+            "share of the interval that belongs to the finding: less than 100 "
+            "only for a finding with more than 300 intervals, which is shown "
+            "in 600 bins",
         ),
         Column("start_ms", "start of the interval, since the first event of the trace"),
         Column("end_ms", "end of the interval, since the first event of the trace"),

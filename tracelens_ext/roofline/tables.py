@@ -483,8 +483,8 @@ PHASES = Table(
         ),
         Column(
             "gemm_percent",
-            "share of GEMM kernels in the total duration of the GPU events of"
-            " the phase, when categories are on",
+            "share of GEMM kernels in the total duration of the GPU events of "
+            "the phase, when categories are on",
         ),
         Column(
             "CATEGORY_time_ms",

@@ -182,8 +182,8 @@ RECORDING = Table(
             "what the row shows: the `wall` time; its parts that are "
             "`not_recorded`, `warm_up` and `analyzed`, as means over the "
             "devices; the `launches` of kernels, graphs and copies, and the "
-            "`unmatched_launches` without GPU work; each interval that cannot"
-            " be analyzed (`dropped_events`, `pre_recording` or `warm_up`), "
+            "`unmatched_launches` without GPU work; each interval that cannot "
+            "be analyzed (`dropped_events`, `pre_recording` or `warm_up`), "
             "longest first; without GPU work, the longest `api_calls`; and "
             "what is `missing`",
         ),

@@ -252,8 +252,8 @@ CPU_ITERATIONS = Table(
         ),
         Column(
             "whole",
-            "True if the iteration ended before the recording did, and ran an"
-            " operation",
+            "True if the iteration ended before the recording did, and ran an "
+            "operation",
         ),
         Column(
             "odd", "columns in which the iteration is an outlier, separated by commas"

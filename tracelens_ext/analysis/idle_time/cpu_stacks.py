@@ -266,8 +266,8 @@ IDLE_CALL_TREE = Table(
         ),
         Column(
             "kind",
-            "kind of the node: `annotation`, `python`, `operation` or `call`;"
-            " empty if nothing was recorded",
+            "kind of the node: `annotation`, `python`, `operation` or `call`; "
+            "empty if nothing was recorded",
         ),
         Column(
             "idle_time_ns", "idle time of all devices at the node and below", unit="ns"

@@ -356,8 +356,8 @@ _GAP_COLUMNS = [
     Column("kernel_after", "name of the GPU event after the gap"),
     Column(
         "launch_delay_us",
-        "time from the start of the launch of the GPU event after the gap"
-        " to the start of that event; empty if the launch is not in the "
+        "time from the start of the launch of the GPU event after the gap "
+        "to the start of that event; empty if the launch is not in the "
         "trace",
     ),
 ]
@@ -394,8 +394,8 @@ GAP_SUMMARY = Table(
         ),
         Column(
             "cause",
-            "cause of the idle time: `synchronization`, `host`, `dependency`,"
-            " `launch overhead`, `unknown`, `not_recorded` or `warm_up`; a "
+            "cause of the idle time: `synchronization`, `host`, `dependency`, "
+            "`launch overhead`, `unknown`, `not_recorded` or `warm_up`; a "
             "gap may have several causes",
         ),
         Column("count", "number of gaps in which the cause occurs", unit="gaps"),
@@ -452,8 +452,8 @@ IDLE_CPU_ACTIVITY = Table(
         Column(
             "host_op",
             "innermost operation or annotation that covers at least half of "
-            "the time from the start of the gap to the launch of the next GPU"
-            " event; empty if there is none, `(unlinked)` if that launch is "
+            "the time from the start of the gap to the launch of the next GPU "
+            "event; empty if there is none, `(unlinked)` if that launch is "
             "not in the trace",
         ),
         Column(

@@ -414,8 +414,8 @@ UNLINKED_KERNELS = Table(
         ),
         Column(
             "last_end_ms",
-            "latest end of the events, since the first event of the trace; if"
-            " it is early in the trace, the profiler may have started late",
+            "latest end of the events, since the first event of the trace; if "
+            "it is early in the trace, the profiler may have started late",
         ),
         _KERNEL_NAME,
     ],
@@ -486,9 +486,9 @@ KERNEL_SOURCES = Table(
         _CPU_OP,
         Column(
             "source",
-            "file, first line and name of the Python function that caused the"
-            " launch: the innermost one that does more than pass the call on;"
-            " empty if none was recorded",
+            "file, first line and name of the Python function that caused the "
+            "launch: the innermost one that does more than pass the call on; "
+            "empty if none was recorded",
         ),
         Column(
             "layer",

@@ -77,8 +77,8 @@ _PHASE = Column(
 )
 _OPERATION = Column(
     "operation",
-    "innermost CPU op that was running on the allocating thread; `(no"
-    " operation)` outside of all CPU ops",
+    "innermost CPU op that was running on the allocating thread; `(no "
+    "operation)` outside of all CPU ops",
 )
 _OUTER_OPERATION = Column(
     "outer_operation",
@@ -129,8 +129,8 @@ MEMORY_PEAKS = Table(
         ),
         Column(
             "peak_reserved_bytes",
-            "most memory reserved by the caching allocator at any time; 0 for"
-            " the CPU, empty if not recorded",
+            "most memory reserved by the caching allocator at any time; 0 for "
+            "the CPU, empty if not recorded",
             unit="bytes",
         ),
         Column(
@@ -163,8 +163,8 @@ MEMORY_PEAKS = Table(
         ),
         Column(
             "change_per_iteration_bytes",
-            "mean change of the allocated memory from the end of one complete"
-            " iteration to the end of the next; empty for fewer than two",
+            "mean change of the allocated memory from the end of one complete "
+            "iteration to the end of the next; empty for fewer than two",
             unit="bytes",
         ),
         Column(
@@ -239,8 +239,8 @@ MEMORY_BY_OPERATION = Table(
         ),
         Column(
             "frees_within_operation",
-            "number of these allocations that were freed before the outermost"
-            " operation ended",
+            "number of these allocations that were freed before the outermost "
+            "operation ended",
             unit="blocks",
         ),
         Column(
@@ -300,8 +300,8 @@ MEMORY_LARGEST = Table(
         ),
         Column(
             "iteration",
-            "iteration in which the block was allocated; empty outside of all"
-            " iterations",
+            "iteration in which the block was allocated; empty outside of all "
+            "iterations",
         ),
         _PHASE,
         _OPERATION,

@@ -406,8 +406,8 @@ OPS_UNIQUE_ARGS = Table(
         ),
         Column(
             "parent_module",
-            "class of the innermost `nn.Module` around the first operation of"
-            " the row, or around its forward operation for a backward one; "
+            "class of the innermost `nn.Module` around the first operation of "
+            "the row, or around its forward operation for a backward one; "
             "`NA` outside of all modules; only with `include_call_stack=True`",
         ),
         Column(

@@ -426,8 +426,8 @@ LAYERS = Table(
         Column("max_busy_time_us", "longest busy time of the layer"),
         Column(
             "span_us",
-            "mean time from the first start to the last end of the GPU events"
-            " of the layer",
+            "mean time from the first start to the last end of the GPU events "
+            "of the layer",
             unit="µs",
         ),
         Column(

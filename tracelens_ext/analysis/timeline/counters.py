@@ -197,8 +197,8 @@ QUEUE_LENGTH = Table(
         Column("stream", "number of the stream; -1 if not recorded"),
         Column(
             "changes",
-            "number of changes of the length of the queue: the launch and the"
-            " start of each linked GPU event",
+            "number of changes of the length of the queue: the launch and the "
+            "start of each linked GPU event",
             unit="changes",
         ),
         Column(
@@ -235,8 +235,8 @@ COPY_BANDWIDTH = Table(
         Column("copies", "number of copies with a known bandwidth", unit="copies"),
         Column(
             "mean",
-            "mean bandwidth of a copy: as recorded, else its bytes divided by"
-            " its duration",
+            "mean bandwidth of a copy: as recorded, else its bytes divided by "
+            "its duration",
             unit="GB/s",
         ),
         Column("max", "highest bandwidth of a copy", unit="GB/s"),
