@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from tracelens_ext.report.html_texts import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.html_timeline import TIMELINE_PIECES
 from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
 _Legend = Sequence[tuple[str, str]]
@@ -47,6 +48,13 @@ _FAR_BEYOND = 6.0
 _AXIS_ENDS = 3.0
 _ABOVE = 1.08  # the axis reaches this much higher than the highest bar
 _FEW_BARS = 12  # fewer bars than this are narrower
+# The space between bars, in bars.
+_GAP_OF_FEW_BARS = 0.4
+_GAP_OF_MANY_BARS = 0.14
+_LINE_BESIDE_BAR = (
+    0.07  # the part of a line for the wall time on each side of a bar, in bars
+)
+_MARK_ABOVE = 0.025  # distance of a mark from its bar, as a part of the axis
 _RIGHT = 12  # margin, pixels
 #: The widths in pixels of the two lines for the wall time. The one behind has the color of the
 #: page, so that the other one is visible on any color.
@@ -55,7 +63,7 @@ _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: The look of the wall time in the legend, in CSS: a line in the color of texts.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
-    f"{kind}_ms": (name, color_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
+    f"{kind}_ms": (name, color_of(kind)) for kind, name in TIMELINE_PIECES.items()
 }
 #: How columns of categories end. Columns of other times end so, too.
 _CATEGORY_ENDING = "_time_ms"
@@ -99,7 +107,7 @@ def _figure_of_times(frame: pd.DataFrame, where: str, number: int) -> plot.Figur
         times=times[occurs],
         where=where,
         number=number,
-        title=_TIMES_TITLE,
+        by_category=False,
     )
 
 
@@ -123,7 +131,7 @@ def _figure_by_category(
         times=longest.values,
         where=where,
         number=number,
-        title=_CATEGORIES_TITLE,
+        by_category=True,
     )
 
 
@@ -179,7 +187,8 @@ def _figure(
     times: Float64Array,
     where: str,
     number: int,
-    title: str,
+    *,
+    by_category: bool,
 ) -> plot.Figure:
     """Draw the iterations of a process and device.
 
@@ -189,64 +198,43 @@ def _figure(
         times: the pieces of each iteration, ms, (k, n).
         where: the process and device in words; empty if there is only one.
         number: the index of the process and device.
-        title: the title of the chart.
+        by_category: True if the pieces are categories, False if they are kinds of time. Only a
+            chart of kinds of time shows the wall time.
     """
-    by_category = title == _CATEGORIES_TITLE
     labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
     bars = _Bars.of(labels, wall, times)
     wall_lines = bars.walls
+    full_legend = [(elided(name, _TITLE), color) for name, color in legend]
     if by_category:
         wall_lines = np.zeros_like(bars.walls)
+    else:
+        full_legend.append(("Wall time", _LINE))
 
     sums = times.sum(axis=0)
     odd = _odd(frame, by_category=by_category)
-    median = float(np.median(sums))
-    odd_by_distance = sorted(odd, key=lambda index: -abs(sums[index] - median))
-    ceiling = _ceiling(np.maximum(bars.heights, wall_lines), sums[list(odd)])
-    axis, scale = plot.axis_of("ms", ceiling)
-    gap = 0.4 if len(bars.heights) < _FEW_BARS else 0.14
+    odd_by_distance = _most_unusual_first(odd, sums)
+    marked = {index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])}
+    scale = _scale(np.maximum(bars.heights, wall_lines), sums[list(odd)])
+    bar_gap = _GAP_OF_FEW_BARS if len(bars.heights) < _FEW_BARS else _GAP_OF_MANY_BARS
 
-    data = _stacked_bars(bars, legend, scale)
+    data = _stacked_bars(bars, legend, scale.factor)
     if not by_category:
-        drawn_walls = np.where(wall_lines <= ceiling, wall_lines * scale, np.nan)
-        reach = min(0.5, (1 - gap) / 2 + 0.07)
-        data += _wall_lines(heights=drawn_walls, piece=len(legend), reach=reach)
-    data.append(
-        _marks_of_odd(
-            odd={index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])},
-            labels=labels,
-            wall=wall,
-            tops=(np.minimum(sums, ceiling) + 0.025 * ceiling) * scale,
-            per_bar=bars.per_bar,
-        )
+        data += _wall_lines(wall_lines, scale, piece=len(legend), bar_gap=bar_gap)
+    marks = _marks_of_odd(
+        odd=marked,
+        labels=labels,
+        wall=wall,
+        tops=_heights_of_marks(sums, scale),
+        per_bar=bars.per_bar,
     )
+    data.append(marks)
     data.append(_hover_bars(bars, legend))
-
-    highest = ceiling * scale * _ABOVE
-    layout = {
-        "bargap": gap,
-        "yaxis": {
-            "autorangeoptions": {"clipmax": highest},
-            "rangemode": "tozero",
-            "ticksuffix": f" {axis}",
-            "nticks": 6,
-        },
-        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
-    }
-    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, wall_lines, ceiling)
-    full_legend = [(elided(name, _TITLE), color) for name, color in legend]
-    if not by_category:
-        full_legend.append(("Wall time", _LINE))
-    key = f"chart-{title.lower().replace(' ', '-')}"
-    if number:
-        key = f"{key}-{number}"
-    full_title = title
-    if where:
-        full_title = f"{title}, {elided(where, _TITLE)}"
+    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, wall_lines, scale.ceiling)
+    title = _CATEGORIES_TITLE if by_category else _TIMES_TITLE
     return plot.Figure(
-        key=key,
-        title=full_title,
+        key=_key(title, number),
+        title=f"{title}, {elided(where, _TITLE)}" if where else title,
         summary=_in_words(
             labels=labels,
             wall=wall,
@@ -258,10 +246,66 @@ def _figure(
         sheet="iterations",
         spec=plot.spec_of(
             data=data,
-            layout=layout,
+            layout=_layout(scale, bar_gap),
             layout_of_width=_layout_by_width(labels, bars.per_bar, texts_of_cut_bars),
         ),
     )
+
+
+class _Scale(NamedTuple):
+    """The vertical axis."""
+
+    ceiling: float  #: the end of the axis, ms; higher bars are cut
+    unit: str  #: the unit of the axis
+    factor: float  #: converts ms to that unit
+
+
+def _scale(heights: Float64Array, heights_of_odd: Float64Array) -> _Scale:
+    """Return the axis for bars and marks of some heights, ms."""
+    ceiling = _ceiling(heights, heights_of_odd)
+    unit, factor = plot.axis_of("ms", ceiling)
+    return _Scale(ceiling=ceiling, unit=unit, factor=factor)
+
+
+def _most_unusual_first(odd: Iterable[int], sums: Float64Array) -> list[int]:
+    """Return indices of iterations, those farthest from the median first.
+
+    Args:
+        odd: the indices.
+        sums: the time of each iteration, ms, (n,).
+    """
+    median = float(np.median(sums))
+    return sorted(odd, key=lambda index: -abs(sums[index] - median))
+
+
+def _heights_of_marks(sums: Float64Array, scale: _Scale) -> Float64Array:
+    """Return the height of a mark slightly above each iteration, in the unit of the axis."""
+    tops = np.minimum(sums, scale.ceiling) + _MARK_ABOVE * scale.ceiling
+    return tops * scale.factor
+
+
+def _key(title: str, number: int) -> str:
+    """Return the id of a chart in the page; only the first process and device has no number."""
+    key = f"chart-{title.lower().replace(' ', '-')}"
+    if number:
+        return f"{key}-{number}"
+    return key
+
+
+def _layout(scale: _Scale, bar_gap: float) -> plot.Plotly:
+    """Return the layout for all widths; `bar_gap` is the space between bars, in bars."""
+    highest = scale.ceiling * scale.factor * _ABOVE
+    return {
+        "bargap": bar_gap,
+        "yaxis": {
+            "autorangeoptions": {"clipmax": highest},
+            "rangemode": "tozero",
+            "ticksuffix": f" {scale.unit}",
+            "nticks": 6,
+        },
+        # The axis of the invisible bars that carry the texts beside the pointer.
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
+    }
 
 
 def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotly]:
@@ -329,17 +373,28 @@ def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
     )
 
 
-def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
+def _ceiling(heights: Float64Array, heights_of_odd: Float64Array) -> float:
     """Return the end of the axis, ms: above all bars, unless a few are far higher than the rest."""
-    highest = float(np.append(heights, of_marks).max())
+    highest = float(np.append(heights, heights_of_odd).max())
     median = float(np.median(heights))
     if highest > _FAR_BEYOND * median > 0:
         return _AXIS_ENDS * median
     return highest or 1.0
 
 
-def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
-    """Return lines across the bars, which are slightly wider; the style sheet has their colors."""
+def _wall_lines(
+    walls: Float64Array, scale: _Scale, piece: int, bar_gap: float
+) -> list[plot.Plotly]:
+    """Return lines across the bars, which are slightly wider; the style sheet has their colors.
+
+    Args:
+        walls: the wall time of each bar, ms, (b,). A time above the end of the axis has no line.
+        scale: the vertical axis.
+        piece: the index of the wall time in the legend.
+        bar_gap: the space between bars, in bars.
+    """
+    heights = np.where(walls <= scale.ceiling, walls * scale.factor, np.nan)
+    reach = min(0.5, (1 - bar_gap) / 2 + _LINE_BESIDE_BAR)
     x: list[float | None] = []
     y: list[float | None] = []
     for bar, height in enumerate(heights.tolist()):
