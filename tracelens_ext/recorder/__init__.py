@@ -1,5 +1,5 @@
-"""From a program to its trace: a hook that records any Python program, and other profilers.
+"""Records a program: with a hook that works in any Python program, or with another profiler.
 
-`hook/` is what runs within the program; it is copied into the output folder and imports nothing
-of this package. The rest runs the program, and finds out what became of it.
+The modules in `hook/` run within the program. They are copied into the output folder and import
+nothing of this package. The other modules run the program, and find out what was recorded.
 """

@@ -1,4 +1,4 @@
-"""The hook, copied into the output folder, and what the processes of the program left there."""
+"""The copy of the hook in the output folder, and the files that recorded processes leave there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEARCH_PATH: Final = "PYTHONPATH"
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """What became of one process that imported PyTorch."""
+    """The outcome of one process that imported PyTorch."""
 
     pid: int
     host: str
@@ -33,25 +33,33 @@ class ProcessOutcome:
     state: str
     reason: str  #: why nothing was recorded
     rank: int | None
-    world_size: int  #: of the process group; 0 without one
+    world_size: int  #: size of the process group; 0 if there is none
     started: float  #: when PyTorch was imported, seconds since 1970
-    ended: float | None  #: when the process ended; None if it did not say so
-    iterations: int  #: how many had ended
-    trace: str  #: the name of the trace; empty for none
+    ended: (
+        float | None
+    )  #: when the process ended, seconds since 1970; None if it left no note
+    iterations: int  #: how many iterations had ended
+    trace: str  #: the name of the trace; empty if there is none
     first_iteration: int
-    recorded_ms: tuple[float, ...]  #: the duration of each iteration recorded whole
-    before_ms: float | None  #: the median duration of those before; None if unknown
-    stacks_off_because: str  #: the other Python profiler; empty for none
-    snapshot_problem: str  #: why there is no snapshot of memory; empty if there is
+    recorded_ms: tuple[
+        float, ...
+    ]  #: the duration of each iteration that was recorded completely
+    before_ms: (
+        float | None
+    )  #: the median duration of the iterations before; None if unknown
+    stacks_off_because: (
+        str  #: the other Python profiler that prevented stacks; empty if there was none
+    )
+    snapshot_problem: str  #: why there is no memory snapshot; empty if there is one
 
     @property
     def recorded(self) -> int:
-        """How many iterations were recorded whole."""
+        """How many iterations were recorded completely."""
         return len(self.recorded_ms)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> ProcessOutcome:
-        """Return what the file of a process says."""
+        """Return the outcome in the file of a process."""
         return cls(
             pid=int(facts.get("pid", 0)),
             host=str(facts.get("host", "")),
@@ -73,16 +81,16 @@ class ProcessOutcome:
 
 @dataclass(frozen=True)
 class HookFolder:
-    """The folder that is put in front of `PYTHONPATH`."""
+    """The folder with the hook, which is put at the front of `PYTHONPATH`."""
 
     path: Path
 
     @classmethod
     def create(cls, output: Path, options: RecordOptions) -> HookFolder:
-        """Copy the hook into a folder of its own below the output folder.
+        """Copy the hook into a new folder below the output folder.
 
         Raises:
-            OutputError: The folder cannot be written.
+            OutputError: the folder cannot be written.
         """
         name = f".tracelens-ext-{socket.gethostname()}-{os.getpid()}"
         path = Path(os.path.abspath(output)) / name  # noqa: PTH100  # links stay as they are
@@ -102,7 +110,7 @@ class HookFolder:
         return cls(path)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return environment variables with which a program is recorded."""
+        """Return the environment variables with which a program records itself."""
         search_path = str(self.path)
         if base.get(_SEARCH_PATH):
             search_path += os.pathsep + base[_SEARCH_PATH]
@@ -114,18 +122,18 @@ class HookFolder:
         return (self.path / PROCESSES / "python-ran").exists()
 
     def outcomes(self) -> list[ProcessOutcome]:
-        """Return what became of the processes that imported PyTorch, in the order of that."""
+        """Return the outcomes of the processes, in the order in which they imported PyTorch."""
         outcomes = []
         for path in (self.path / PROCESSES).glob("*.json"):
             try:
                 facts = json.loads(path.read_text("utf-8"))
                 outcomes.append(ProcessOutcome.of(facts))
             except (OSError, ValueError, TypeError):
-                continue  # a file system that shows half of a new file
+                continue  # some file systems show a new file before all of it is there
         return sorted(outcomes, key=lambda outcome: (outcome.started, outcome.pid))
 
     def problems(self) -> list[str]:
-        """Return why the hook could not be loaded, once for each reason."""
+        """Return the reasons why the hook could not be loaded, each only once."""
         paths = sorted((self.path / PROCESSES).glob("problem-*"))
         return list(dict.fromkeys(path.read_text("utf-8") for path in paths))
 

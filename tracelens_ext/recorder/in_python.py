@@ -1,4 +1,4 @@
-"""Recording from Python: `record` around a loop, and `trace_handler` for PyTorch's profiler."""
+"""Records from Python: `record` around a loop, and `trace_handler` for PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Findings
     from tracelens_ext.report.report import Report
 
-#: Findings that are printed.
-_FIRST: Final = 3
-#: The table of CPU time by activity, whose last row is all of it.
+#: How many findings are printed.
+_MOST_FINDINGS: Final = 3
+#: The table of CPU time by activity; its last row is the total.
 _CPU_TIME: Final = "cpu_timeline"
-#: Iterations whose time says little: they pay for memory, compilation and the like.
+#: How many iterations are ignored when their usual duration is computed: the first ones also
+#: allocate memory, compile kernels, and so on.
 _WARM_UP: Final = 2
 
 
 @dataclass(frozen=True)
 class RecordedReport:
-    """A trace that was recorded, and its report."""
+    """A recorded trace and its report."""
 
     trace_path: Path
     report: Report
-    written: list[Path]  #: the workbook and the page
-    findings: Findings | None  #: None if they could not be made
+    written: list[Path]  #: the files of the report: workbook and HTML page
+    findings: Findings | None  #: None if they could not be computed
 
     def lines(self) -> list[str]:
-        """Return what is printed: the first findings, and the files."""
+        """Return the lines to print: the first findings, and the files."""
         lines = _finding_lines(self.findings) or self._time_lines()
         lines.append(f"Wrote {self.trace_path}")
         lines += [f"Wrote {path}" for path in self.written]
         return lines
 
     def _time_lines(self) -> list[str]:
-        """Return what the time is, for a trace without findings such as one of the CPU alone."""
+        """Return lines about where the time went, for a trace without findings."""
         lines = [
             f"{label}: {value}"
             for label, value in self.report.facts
@@ -61,7 +62,7 @@ class RecordedReport:
         ]
         activities = self.report.sheets.get(_CPU_TIME)
         if activities is not None:
-            largest = activities.iloc[:-1].nlargest(_FIRST, "time_ms")
+            largest = activities.iloc[:-1].nlargest(_MOST_FINDINGS, "time_ms")
             times = [
                 f"{description} {ms_text(time_ms)}"
                 for description, time_ms in zip(
@@ -75,25 +76,25 @@ class RecordedReport:
 
 
 class record:  # noqa: N801  # it is called like a function
-    """Records a few iterations of a loop with PyTorch's profiler, and reports on them.
+    """Record a few iterations of a loop with PyTorch's profiler, and report on them.
 
     >>> with tracelens_ext.record("run1") as recording:
     ...     for batch in loader:
     ...         train(batch)
     ...         recording.step()
 
-    The folder gets the trace, `report.xlsx` and `report.html`. The trace is written as soon as the
-    last iteration has been recorded, the report at the end of the block. With `skip=0, warmup=0`
-    the block may do without `step()`: then all of it is recorded.
+    The trace, `report.xlsx` and `report.html` are written into the folder: the trace as soon as the
+    last iteration has been recorded, the report at the end of the block. With `skip=0, warmup=0`,
+    the block need not call `step()`; then all of it is recorded.
 
     Args:
-        folder: Where trace and report go.
-        skip: Iterations to let pass first.
-        warmup: Iterations in which the profiler warms up.
-        steps: Iterations to record.
-        stacks: Record Python stacks.
-        memory: Record memory allocations.
-        quiet: Print nothing.
+        folder: the folder for the trace and the report.
+        skip: how many iterations to skip first.
+        warmup: during how many iterations the profiler warms up.
+        steps: how many iterations to record.
+        stacks: record Python stacks.
+        memory: record memory allocations.
+        quiet: print nothing.
 
     Raises:
         UsageError: PyTorch is not installed, another profiler is at work, or a number is negative.
@@ -116,8 +117,8 @@ class record:  # noqa: N801  # it is called like a function
                 "skip and warmup must not be negative, and steps at least 1"
             )
         self.folder = Path(folder)
-        self.trace_path: Path | None = None  #: the trace, once it is written
-        self.result: RecordedReport | None = None  #: the report, after the block
+        self.trace_path: Path | None = None  #: None until it is written
+        self.result: RecordedReport | None = None  #: None until the block ends
         self._quiet = quiet
         self._options = Options(
             skip=skip,
@@ -134,7 +135,7 @@ class record:  # noqa: N801  # it is called like a function
         self._torch = _imported_torch()
         self._recording: Recording | None = None
         self._is_over = False
-        self._iterations = 0  #: how many have ended
+        self._iterations = 0  #: how many have ended so far
         self._ended_at: list[float] = []
 
     @property
@@ -174,7 +175,7 @@ class record:  # noqa: N801  # it is called like a function
             self._say([failure_message("The report", problem)])
 
     def _advance(self) -> None:
-        """Prepare the profiler, start it or mark the next iteration, when its time has come."""
+        """Prepare the profiler, start it, or mark the next iteration, whichever is due."""
         if self._recording is None and self._iterations >= self._options.skip:
             self._recording = self._prepared()
         recording = self._recording
@@ -198,7 +199,7 @@ class record:  # noqa: N801  # it is called like a function
         )
 
     def _finish(self) -> None:
-        """Stop the profiler, and write the trace of what there is."""
+        """Stop the profiler, and write the trace of what was recorded."""
         self._is_over = True
         recording = self._recording
         if recording is None:
@@ -259,7 +260,7 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
     ...              on_trace_ready=tracelens_ext.trace_handler("run1")) as profiler:
 
     Args:
-        folder: Where trace and report go.
+        folder: the folder for the trace and the report.
     """
     target = Path(folder)
 
@@ -278,17 +279,17 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
 
 
 def supported_activities(torch: Any) -> list[Any]:  # noqa: ANN401  # PyTorch
-    """Return all that PyTorch can record on this machine: the CPU and the accelerators."""
+    """Return everything that PyTorch can record on this machine: the CPU and accelerators."""
     return list(torch.profiler.supported_activities())
 
 
 def written_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN401  # PyTorch's
-    """Write what a profiler recorded under the first free name of this rank; return the path.
+    """Write the trace of a profiler under the first free name for this rank; return the path.
 
     Args:
-        torch: PyTorch.
-        folder: Where the trace goes.
-        profiler: A profiler of PyTorch that has stopped, or a `Recording`.
+        torch: the module `torch`.
+        folder: the folder for the trace.
+        profiler: a profiler of PyTorch that has stopped, or a `Recording`.
     """
     rank = process_rank(torch) or 0
     is_ours = isinstance(profiler, Recording)
@@ -305,10 +306,10 @@ def written_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN
 
 
 def reported(trace_path: Path) -> RecordedReport:
-    """Analyze a trace, and write its report beside it.
+    """Analyze a trace, and write its report next to it.
 
     Raises:
-        TracelensError: The trace cannot be analyzed, or the report cannot be written.
+        TracelensError: the trace cannot be analyzed, or the report cannot be written.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
@@ -324,21 +325,21 @@ def reported(trace_path: Path) -> RecordedReport:
         try:
             writing.require_format(chosen)
         except UsageError:
-            continue  # a package of another format is missing
+            continue  # a package for this format is not installed
         places[_report_path(trace_path, str(chosen))] = chosen
     writing.write_report(report, places, [trace_path], force=True)
     return RecordedReport(trace_path, report, list(places), findings)
 
 
 def _report_path(trace_path: Path, ending: str) -> Path:
-    """Return `report.xlsx` for the trace `rank0`, `report-rank1.xlsx` for others."""
+    """Return `report.xlsx` for the trace `rank0`, and `report-rank1.xlsx` and so on for others."""
     stem = trace_path.name.removesuffix(TRACE_SUFFIX)
     suffix = "" if stem == "rank0" else f"-{stem}"
     return trace_path.with_name(f"report{suffix}.{ending}")
 
 
 def _first_free(folder: Path, stem: str, suffix: str) -> Path:
-    """Return the first of `rank0`, `rank0-2`, `rank0-3` … that no file has."""
+    """Return the first name of `rank0`, `rank0-2`, `rank0-3` … that no file has."""
     path = folder / f"{stem}{suffix}"
     number = 2
     while path.exists():
@@ -348,13 +349,13 @@ def _first_free(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def _finding_lines(findings: Findings | None) -> list[str]:
-    """Return the first findings, with what to do; without any, what they come to."""
+    """Return lines about the first findings and their advice; without findings, a summary."""
     from tracelens_ext.findings.summary import first_sentences
 
     if findings is None:
         return []
     lines = list(first_sentences(findings))
-    for number, finding in enumerate(findings.worthwhile[:_FIRST], 1):
+    for number, finding in enumerate(findings.worthwhile[:_MOST_FINDINGS], 1):
         lines.append(f"{number}. {finding.title}")
         lines.append(f"   {finding.advice}")
     return lines
@@ -379,7 +380,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    """Print to standard output, as notebooks and logs show it."""
+    """Print to standard output, which notebooks and logs show."""
     for line in lines:
         sys.stdout.write(f"{encodable(line)}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`%%tracelens` in notebooks: a cell runs under PyTorch's profiler, and its page is shown below."""
+"""`%%tracelens` in notebooks runs a cell under PyTorch's profiler, and shows the report below."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401  # of IPython, w
     """Add `%%tracelens` to a notebook; `%load_ext tracelens_ext` calls this.
 
     Args:
-        shell: The interactive shell of IPython.
+        shell: the interactive shell of IPython.
     """
 
     def tracelens(line: str, cell: str) -> None:
@@ -31,15 +31,15 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401  # of IPython, w
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses wrong options by an error of ours, not by the end of the process."""
+    """Raises a `UsageError` for wrong options, instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong."""
+        """Raise the error."""
         raise UsageError(f"%%tracelens: {message}; {self.format_usage().strip()}")
 
 
 def _run_cell(shell: Any, line: str, cell: str) -> None:  # noqa: ANN401  # of IPython
-    """Run a cell, and show the page; an error in the cell is shown as ever."""
+    """Run a cell, and show the page; an error in the cell is shown as usual."""
     try:
         options = _parsed(shlex.split(line))
         recording = record(
@@ -57,7 +57,7 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:  # noqa: ANN401  # of I
         # IPython shows the message of this error without a traceback.
         raise _usage_error(str(error)) from None
     if recording.result is not None:
-        # The report shows itself as its page.
+        # A notebook displays a report as its HTML page.
         import_module("IPython.display").display(recording.result.report)
 
 

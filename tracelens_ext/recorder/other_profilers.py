@@ -1,4 +1,4 @@
-"""Programs run under Nsight Systems or rocprofv3, instead of PyTorch's profiler."""
+"""Runs programs under Nsight Systems or rocprofv3 instead of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Final
 from tracelens_ext.errors import UsageError
 from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 
-#: Name of the recordings, before what the profiler adds.
+#: How the names of recordings begin; the profiler adds the rest.
 _NAME: Final = "profile"
-#: What rocprofv3 replaces by the number of each process, so that none overwrites another's.
+#: rocprofv3 replaces this by the id of each process, so that no recording overwrites another.
 _PROCESS_NUMBER: Final = "%pid%"
 
 
 class OtherProfiler(StrEnum):
-    """A profiler that runs a program and records all of it, or a period of time."""
+    """A profiler that runs a program and records the whole run, or a period of time."""
 
     nsys = "nsys"
     """Nsight Systems of NVIDIA."""
@@ -29,14 +29,14 @@ class OtherProfiler(StrEnum):
 
     @property
     def product(self) -> str:
-        """How people call it."""
+        """The name of the product."""
         return {"nsys": "Nsight Systems", "rocprofv3": "rocprofv3 of ROCm"}[self.value]
 
     def program(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the path of the profiler.
 
         Raises:
-            UsageError: It is not on the `PATH`.
+            UsageError: it is not on the `PATH`.
         """
         path = shutil.which(self.value, path=environment.get("PATH"))
         if path is None:
@@ -52,21 +52,21 @@ class OtherProfiler(StrEnum):
         """Return the command that runs a program under the profiler.
 
         Args:
-            program: The path of the profiler.
-            command: The program to record, and its arguments.
-            folder: Where the recordings go.
-            options: Of which only the period of time counts.
+            program: the path of the profiler.
+            command: the program to record, and its arguments.
+            folder: the folder for the recordings.
+            options: what to record; only the period of time is used.
         """
         if self is OtherProfiler.nsys:
             return _nsys_command(program, command, folder, options)
         return _rocprofv3_command(program, command, folder, options)
 
     def recordings(self, folder: Path, files_before: Collection[Path]) -> list[Path]:
-        """Return what the profiler wrote into a folder, in the form with most in it.
+        """Return the recordings that the profiler wrote, in the most complete format.
 
         Args:
-            folder: Where the recordings went.
-            files_before: What the folder held before.
+            folder: the folder with the recordings.
+            files_before: the files that were in the folder before.
         """
         for pattern in _PATTERNS[self]:
             paths = set(folder.rglob(pattern)) - set(files_before)
@@ -75,7 +75,7 @@ class OtherProfiler(StrEnum):
         return []
 
 
-#: The files of a profiler, the form with most in it first.
+#: The names of the files of each profiler, the most complete format first.
 _PATTERNS: Final[dict[OtherProfiler, Sequence[str]]] = {
     OtherProfiler.nsys: ("*.nsys-rep", "*.qdrep", "*.sqlite"),
     OtherProfiler.rocprofv3: (
@@ -88,7 +88,7 @@ _PATTERNS: Final[dict[OtherProfiler, Sequence[str]]] = {
 
 
 def installed_profiler() -> OtherProfiler | None:
-    """Return the first of these profilers that is on the `PATH`; None for none."""
+    """Return the first profiler that is on the `PATH`; None if there is none."""
     for profiler in OtherProfiler:
         if shutil.which(profiler.value) is not None:
             return profiler
@@ -96,10 +96,10 @@ def installed_profiler() -> OtherProfiler | None:
 
 
 def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
-    """Refuse what another profiler than PyTorch's cannot do.
+    """Check that the options do not need PyTorch's profiler.
 
     Raises:
-        UsageError: An option is about iterations or about PyTorch.
+        UsageError: an option is about iterations or about PyTorch.
     """
     defaults = RecordOptions()
     names = {
@@ -123,7 +123,7 @@ def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
 def _nsys_command(
     program: str, command: Sequence[str], folder: Path, options: RecordOptions
 ) -> list[str]:
-    # The kernels within CUDA graphs one by one, and the processes that the program forks.
+    # Record each kernel within CUDA graphs, and the processes that the program forks.
     arguments = [
         "profile",
         "-t",

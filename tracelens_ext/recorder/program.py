@@ -1,7 +1,7 @@
-"""Runs the program that is recorded as if this program were not there.
+"""Runs the program to record as if it had been started without `record`.
 
-It inherits standard input, output and error. A typed Ctrl-C reaches it from the terminal, so it is
-not forwarded; a signal to this process alone is.
+The program inherits standard input, output and error. A Ctrl-C at the terminal reaches the program
+directly, so it is not forwarded. A signal to this process alone is forwarded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from select import select
 from types import FrameType
 from typing import NamedTuple
 
-#: What a shell exits with for a program that is not there, and for one that cannot be run.
+#: Exit codes of a shell for a program that does not exist, and for one that cannot be run.
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-#: A shell adds the number of the signal that ended the program.
+#: A shell exits with this plus the number of the signal that ended the program.
 SIGNALED = 128
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-#: How often a program is looked at, seconds.
+#: How often the state of the program is checked, seconds.
 _POLL_S = 0.2
-#: How long a signal to all processes of the terminal takes to reach both of two, seconds.
+#: How much later a signal to all processes of a terminal may reach one of them, seconds.
 _TOGETHER_S = 0.1
 
 
 class Ended(NamedTuple):
-    """How the program ended."""
+    """The end of the program."""
 
-    exit_code: int  #: as a shell has it
+    exit_code: int  #: the exit code that a shell would report
     problem: str = ""  #: why it could not be started; empty if it was
 
 
@@ -45,9 +45,9 @@ def run_program(
     """Run a program to its end.
 
     Args:
-        command: The program and its arguments.
-        environment: Its environment variables.
-        on_poll: Called several times a second while it runs.
+        command: the program and its arguments.
+        environment: its environment variables.
+        on_poll: called several times a second while it runs.
     """
     with _GroupWitness.start() as witness, _signals_kept() as received:
         try:
@@ -73,7 +73,7 @@ def run_program(
 def _start(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a program; one without a first line that names its interpreter is a shell's."""
+    """Start a program. A script whose first line names no interpreter runs in a shell."""
     try:
         return subprocess.Popen(command, env=environment)  # noqa: S603
     except OSError as error:
@@ -84,7 +84,7 @@ def _start(
 
 @contextmanager
 def _signals_kept() -> Iterator[list[int]]:
-    """Yield a list that grows by the signals that this process gets, which do nothing else."""
+    """Yield a list that collects the signals to this process, which have no other effect."""
     received: list[int] = []
 
     def keep(number: int, _frame: FrameType | None) -> None:
@@ -93,7 +93,7 @@ def _signals_kept() -> Iterator[list[int]]:
     handlers = {}
     try:
         for name in _FORWARDED:
-            # Windows has not all of them; other threads than the main one cannot.
+            # Windows lacks some of these signals, and only the main thread can set handlers.
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
                 if signal.getsignal(number) != signal.SIG_IGN:
@@ -105,22 +105,25 @@ def _signals_kept() -> Iterator[list[int]]:
 
 
 class _GroupWitness:
-    """A process that does nothing but note signals to the whole group of processes.
+    """A process that only notes the signals to its group of processes.
 
-    What it gets too, the program got as well: Ctrl-C at a terminal, or `kill` of the group.
+    A signal that reaches the witness has reached the program, too: a Ctrl-C at the terminal, or a
+    `kill` of the group.
     """
 
     def __init__(self, process: int, notes: int, life: int) -> None:
         self._process = process
-        self._notes = notes  #: a pipe of the numbers of signals
-        self._life = life  #: a pipe whose end is the end of the witness
+        self._notes = (
+            notes  #: the pipe on which the witness sends the numbers of signals
+        )
+        self._life = life  #: the pipe that, when it is closed, ends the witness
         self._seen: list[int] = []
 
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[_GroupWitness]:
-        """Start the witness for this block."""
-        if not hasattr(os, "fork"):  # Windows
+        """Run the witness during this block."""
+        if not hasattr(os, "fork"):  # on Windows, there is no witness
             yield cls(0, -1, -1)
             return
         notes_end, notes = os.pipe()
@@ -138,7 +141,7 @@ class _GroupWitness:
             os.waitpid(process, 0)
 
     def saw(self, number: int) -> bool:
-        """Return whether a signal went to the whole group; each is told once."""
+        """Return whether a signal went to the whole group; each signal is reported only once."""
         deadline = time.monotonic() + _TOGETHER_S
         while number not in self._seen:
             patience_s = deadline - time.monotonic()
@@ -152,7 +155,7 @@ class _GroupWitness:
 
 
 def _watch(notes: int, life: int, others: Sequence[int]) -> None:
-    """Be the witness; the process ends here."""
+    """Do the work of the witness; the process ends here."""
     try:
         for other in others:
             os.close(other)

@@ -1,4 +1,4 @@
-"""What to record of a program."""
+"""The options that say what to record of a program."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class StepsBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """What to record of each process; the defaults are those of the command."""
+    """What to record of each process. The defaults are those of the command `record`."""
 
-    skip: int = 10  #: iterations before the profiler is prepared
-    warmup: int = 2  #: iterations between that and the recording
-    steps: int = 3  #: iterations that are recorded
+    skip: int = 10  #: how many iterations pass before the profiler is prepared
+    warmup: int = 2  #: how many iterations pass between that and the recording
+    steps: int = 3  #: how many iterations are recorded
     steps_by: StepsBy = StepsBy.auto
-    after_s: float = DEFAULT_AFTER_S  #: by time: when the recording begins
-    for_s: float = DEFAULT_FOR_S  #: by time: how long it takes
-    ranks: tuple[int, ...] | None = None  #: those that record; None for all
-    stacks: bool = True  #: with Python frames
-    memory: bool = False  #: with allocations
-    memory_snapshot: bool = False  #: with a snapshot of the memory of the GPU
+    after_s: float = DEFAULT_AFTER_S  #: by time: seconds from the import of PyTorch
+    for_s: float = DEFAULT_FOR_S  #: by time: length of the recording, s
+    ranks: tuple[int, ...] | None = None  #: the ranks that are recorded; None for all
+    stacks: bool = True  #: record Python frames
+    memory: bool = False  #: record memory allocations
+    memory_snapshot: bool = False  #: write a snapshot of the GPU memory
 
     @property
     def is_by_time(self) -> bool:
-        """Whether a period of time is recorded, not iterations."""
+        """True if a period of time is recorded instead of iterations."""
         return self.steps_by is StepsBy.time
 
     @property
@@ -62,7 +62,7 @@ def duration_s(text: str) -> float:
     """Return a duration such as `30s`, `500ms`, `2m` or `30` in seconds.
 
     Raises:
-        UsageError: It is none.
+        UsageError: the text is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -74,7 +74,7 @@ def rank_numbers(text: str) -> tuple[int, ...]:
     """Return the ranks in a text such as `0,1` or `0-3`.
 
     Raises:
-        UsageError: It has none.
+        UsageError: the text is not a list of ranks.
     """
     ranks: list[int] = []
     for part in text.split(","):

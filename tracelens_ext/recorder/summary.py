@@ -1,4 +1,4 @@
-"""What a recording brought, in sentences, and which traces belong together."""
+"""Describes in sentences what was recorded, and decides which traces belong together."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 from tracelens_ext.text import counted
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
-#: Options of Python with which it ignores `PYTHONPATH` or `sitecustomize`.
+#: Options with which Python ignores `PYTHONPATH` or `sitecustomize`.
 _ISOLATING = "IES"
 #: Options of Python that take a value.
 _WITH_VALUE = "WX"
-#: Options of Python that end its options.
+#: Options of Python after which the arguments of the program begin.
 _ENDING = "cm"
 _BY_TIME = "record a period of time instead: --after 30s --for 5s"
 
 
 @dataclass(frozen=True)
 class RecordingSummary:
-    """What is known after the program has ended."""
+    """What is known about a recording after the program has ended."""
 
     command: Sequence[str]
     options: RecordOptions
@@ -40,7 +40,7 @@ class RecordingSummary:
         return sorted(written, key=lambda outcome: (outcome.rank or 0, outcome.trace))
 
     def sentences(self) -> list[str]:
-        """Return what the user must know, a sentence without a full stop each."""
+        """Return what the user should know: sentences without a full stop."""
         sentences = [
             f"the recorder could not be loaded: {problem}; please report this"
             for problem in self.problems
@@ -53,7 +53,7 @@ class RecordingSummary:
         return list(dict.fromkeys(sentences))
 
     def _failures(self) -> list[str]:
-        """Return why processes recorded nothing although they could have."""
+        """Return why processes that could have been recorded were not."""
         sentences = []
         for outcome in self.outcomes:
             process = f"process {outcome.pid} recorded nothing"
@@ -125,7 +125,7 @@ class RecordingSummary:
         )
 
     def cost_sentences(self) -> list[str]:
-        """Return how much longer the recorded iterations of each process took."""
+        """Return by how much the recording slowed down the iterations of each process."""
         sentences = []
         for outcome in self.written:
             cost = recording_cost_sentence(outcome.recorded_ms, outcome.before_ms)
@@ -134,7 +134,7 @@ class RecordingSummary:
         return sentences
 
     def _limits(self, outcome: ProcessOutcome) -> list[str]:
-        """Return what the trace of a process does not have."""
+        """Return what is missing in the trace of a process."""
         sentences = []
         wanted = self.options.steps
         by_time = self.options.steps_by is StepsBy.time
@@ -156,12 +156,12 @@ class RecordingSummary:
         return sentences
 
     def is_part_of_job(self) -> bool:
-        """Return whether the traces are some of the ranks of a larger job."""
+        """Return whether the traces are only some of the ranks of a job."""
         world_sizes = {outcome.world_size for outcome in self.written}
         return self.are_one_job() and max(world_sizes) > len(self.written)
 
     def are_one_job(self) -> bool:
-        """Return whether the traces are ranks of one job, or of processes that ran together."""
+        """Return whether the traces are ranks of one job, or processes that ran together."""
         written = self.written
         world_sizes = {outcome.world_size for outcome in written}
         ranks = {outcome.rank for outcome in written}
@@ -172,7 +172,7 @@ class RecordingSummary:
 
 
 def _offer_for_other_programs() -> str:
-    """Return how to record a program that is not Python, with a profiler that is installed."""
+    """Return how to record a program that is not in Python with an installed profiler."""
     profiler = installed_profiler()
     if profiler is None:
         return (
@@ -186,14 +186,14 @@ def _offer_for_other_programs() -> str:
 
 
 def _ran_together(outcomes: Sequence[ProcessOutcome]) -> bool:
-    """Return whether there was a time at which all processes ran."""
+    """Return whether all processes were running at some time."""
     last_start = max(outcome.started for outcome in outcomes)
     first_end = min(outcome.ended or outcome.started for outcome in outcomes)
     return last_start <= first_end
 
 
 def isolating_option(command: Sequence[str]) -> str | None:
-    """Return the option with which a command's Python cannot be recorded; None without one."""
+    """Return the option of Python in a command that prevents recording; None if there is none."""
     if not _PYTHON.fullmatch(os.path.basename(command[0])):  # noqa: PTH119
         return None
     words = iter(command[1:])

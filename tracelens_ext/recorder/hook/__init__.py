@@ -1,7 +1,7 @@
-"""What records within the program: standard library only, for Python 3.8 and PyTorch 2.0 and newer.
+"""Records from within the program, with Python 3.8 or newer and PyTorch 2.0 or newer.
 
-The folder is copied beside the recordings and loaded there by its `sitecustomize.py` under another
-name, so its modules import nothing but each other.
+This folder is copied into the output folder, and its `sitecustomize.py` loads it there under
+another name. Its modules only import the standard library and each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def install(torch: Any, folder: str) -> None:
     """Begin to count the iterations of this process.
 
     Args:
-        torch: PyTorch, which has just been imported.
-        folder: The folder that was in front of `PYTHONPATH`.
+        torch: the module `torch`, which has just been imported.
+        folder: the folder of the hook, which was at the front of `PYTHONPATH`.
     """
     from .options import read_options
     from .process_file import ProcessFile

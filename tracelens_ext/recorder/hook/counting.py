@@ -1,4 +1,4 @@
-"""When an iteration ends: after the optimizer that steps least often has stepped."""
+"""Decides when an iteration ends: after the optimizer that steps least often has stepped."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import time
 import weakref
 from typing import Any, Dict, List, Optional, Set
 
-#: An optimizer that has not stepped while another did so often is not used (or not any more).
+#: An optimizer without a step during this many steps of another one is not in use.
 _PATIENCE = 8
-#: Unless it has always been slow: this much longer than its longest pause is too long.
+#: If an optimizer steps rarely, a pause is too long from this multiple of its longest pause on.
 _PAUSES = 2
 
 
 class _Use:
-    """What is known of one optimizer."""
+    """How often an optimizer has stepped."""
 
     def __init__(self, optimizer: Any, count: int, fastest: int) -> None:
         self.optimizer = weakref.ref(optimizer)
-        self.count = count  #: iterations of the loop, by the steps of this optimizer
-        #: steps of the fastest optimizer when this one stepped last
+        self.count = (
+            count  #: iterations of the loop, judged by the steps of this optimizer
+        )
+        #: number of steps of the fastest optimizer when this one stepped last
         self.fastest_then = fastest
-        #: steps of the fastest optimizer between two of this one, at most
+        #: the most steps of the fastest optimizer between two steps of this one
         self.longest_pause = 0
 
     def is_unused(self, fastest: int) -> bool:
-        """Return whether nobody needs to wait for the optimizer."""
+        """Return whether iterations should not wait for this optimizer."""
         if self.optimizer() is None:
             return True
         pause = fastest - self.fastest_then
@@ -34,20 +36,20 @@ class _Use:
 class OptimizerSteps:
     """Counts the iterations of a loop with any number of optimizers.
 
-    An iteration ends when every optimizer in use has stepped once more; so a GAN's critic may step
-    five times in it. Optimizers that are made but never step are waited for during eight steps of
-    another.
+    An iteration ends when every optimizer in use has made another step. The critic of a GAN, for
+    example, may make five steps in an iteration. An optimizer that never makes a step delays the
+    first iteration until another one has made eight steps.
     """
 
     def __init__(self) -> None:
-        self.number = 0  #: iterations that have ended
-        self._fastest = 0  #: steps of the optimizer that steps most often
+        self.number = 0  #: number of iterations that have ended
+        self._fastest = 0  #: number of steps of the optimizer that steps most often
         self._uses: Dict[int, _Use] = {}
-        #: optimizers that have yet to step in this iteration
+        #: optimizers that have not stepped yet in this iteration
         self._behind: Set[int] = set()
 
     def add(self, optimizer: Any) -> None:
-        """Expect an optimizer that was made."""
+        """Wait for the steps of a new optimizer."""
         key = id(optimizer)
         self._uses[key] = _Use(
             optimizer=optimizer, count=self.number, fastest=self._fastest
@@ -55,7 +57,7 @@ class OptimizerSteps:
         self._behind.add(key)
 
     def forget(self, optimizer: Any) -> None:
-        """Stop expecting an optimizer: it steps in another thread."""
+        """Stop waiting for an optimizer, as it steps in another thread."""
         self._uses.pop(id(optimizer), None)
         self._behind.discard(id(optimizer))
 
@@ -74,7 +76,7 @@ class OptimizerSteps:
         self._behind.discard(key)
 
     def iteration_has_ended(self) -> bool:
-        """Return whether all have stepped since the last iteration; then the next one begins."""
+        """Return whether all optimizers have stepped; if so, the next iteration begins."""
         for key in list(self._behind):
             if self._uses[key].is_unused(self._fastest):
                 del self._uses[key]
@@ -89,12 +91,12 @@ class OptimizerSteps:
 
 
 class ThreadSteps:
-    """The iterations of one thread, and how long they took."""
+    """The iterations of one thread, and their durations."""
 
     def __init__(self) -> None:
-        self.number = 0  #: iterations that have ended
+        self.number = 0  #: number of iterations that have ended
         self.optimizers = OptimizerSteps()
-        #: optimizers whose step is running, the outermost first
+        #: optimizers whose steps are running, the outermost first
         self.stepping: List[int] = []
         self._ended_at: List[float] = []
 
@@ -106,7 +108,7 @@ class ThreadSteps:
     def typical_duration_ms(self) -> Optional[float]:
         """Return the median duration of the iterations so far; None for fewer than two.
 
-        The first two are left out, which pay for memory, compilation and the like.
+        The first two are left out, as they also allocate memory, compile kernels, and so on.
         """
         ended_at = self._ended_at[2:]
         durations = [end - ended_at[place] for place, end in enumerate(ended_at[1:])]

@@ -1,7 +1,7 @@
 """Lets processes end that were forked after the profiler was prepared.
 
-Kineto has a thread that waits for a condition variable. A forked process has no such thread, yet
-the destructor of the variable waits for it when the process ends, for ever.
+Kineto has a thread that waits on a condition variable. A forked process does not have that thread,
+but at its end the destructor of the variable waits for the thread, forever.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, Optional
 
 
 class ForkedEnd:
-    """The functions of the C library that end a forked process; None where there are none."""
+    """The functions of the C library that end a forked process; None if they do not exist."""
 
     def __init__(self) -> None:
-        # Looked up before `fork`, as another thread may hold a lock that this needs.
+        # This is looked up before `fork`: afterwards, a lock that it needs may be held forever.
         library: Optional[Any] = None
         try:
             library = ctypes.CDLL(None)
             self._on_exit = library.on_exit  # of glibc
-            # Written as an attribute, Python would mangle the name.
+            # As an attribute in a class, Python would mangle this name.
             self._at_exit = getattr(library, "__cxa_atexit")
             self._end = ctypes.cast(library._exit, ctypes.c_void_p)
             self._flush = ctypes.cast(library.fflush, ctypes.c_void_p)
@@ -28,9 +28,10 @@ class ForkedEnd:
             self._is_usable = False
 
     def apply(self) -> None:
-        """Have this process end, with its exit code, before destructors of libraries run.
+        """Let this process end with its exit code before destructors of libraries run.
 
-        What was registered last runs first: what C wrote is flushed, then the process ends.
+        Functions that are registered last run first: the output of C is flushed, and then the
+        process ends.
         """
         if self._is_usable:
             self._on_exit(self._end, None)

@@ -17,15 +17,15 @@ class Options(NamedTuple):
     steps: int  #: iterations that are recorded
     steps_by: str  #: `auto`, `optimizer`, `forward` or `time`
     after_s: float  #: by time: when the recording begins, after PyTorch was imported
-    for_s: float  #: by time: how long it takes
-    ranks: Optional[List[int]]  #: those that record; None for all
-    stacks: bool  #: with Python frames
-    memory: bool  #: with allocations
-    memory_snapshot: bool  #: with a snapshot of the memory of the GPU
+    for_s: float  #: by time: how long the recording takes, seconds
+    ranks: Optional[List[int]]  #: the ranks that are recorded; None for all
+    stacks: bool  #: record Python frames
+    memory: bool  #: record memory allocations
+    memory_snapshot: bool  #: write a snapshot of the GPU memory
 
     @property
     def is_by_time(self) -> bool:
-        """Whether time decides what is recorded, not iterations."""
+        """True if a period of time is recorded instead of iterations."""
         return self.steps_by == "time"
 
 

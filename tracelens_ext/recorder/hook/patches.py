@@ -1,4 +1,4 @@
-"""What is replaced in PyTorch while iterations are counted, and put back afterwards."""
+"""Replaces methods of PyTorch while iterations are counted, and restores them afterwards."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
 
 
 class Follower(Protocol):
-    """What is told of steps, calls and profilers."""
+    """An object that is notified of steps, calls and profilers."""
 
     is_over: bool
 
     def optimizer_was_made(self, optimizer: Any) -> None:
-        """Expect an optimizer."""
+        """Note that an optimizer was created."""
 
     def optimizer_begins(self, optimizer: Any) -> bool:
-        """Note that a step begins; False if it is part of a step of the same optimizer."""
+        """Note that a step begins; return False if it is part of a step of the same optimizer."""
 
     def optimizer_ends(self, optimizer: Any, *, has_stepped: bool) -> None:
-        """Count a step of an optimizer that has returned, unless it failed."""
+        """Count a step of an optimizer that has ended, unless it failed."""
 
     def call_begins(self) -> None:
         """Note that the outermost module is called."""
 
     def call_ends(self) -> None:
-        """Count a call of the outermost module, which has returned."""
+        """Count a call of the outermost module that has ended."""
 
     def program_profiles(self) -> None:
-        """Give way to a profiler that the program makes itself."""
+        """Make way for a profiler that the program creates itself."""
 
 
 class _Replacement(NamedTuple):
@@ -42,23 +42,23 @@ class _Replacement(NamedTuple):
     replacement: Any
 
     def undo(self) -> None:
-        """Put the original back, unless somebody else has replaced ours."""
+        """Restore the original, unless other code has replaced ours."""
         if self.owner.__dict__.get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
 
 
 class _Calls(threading.local):
-    """The calls of modules that are running in a thread."""
+    """The module calls that are running in a thread."""
 
     is_within_module = False
 
 
 class TorchPatches:
-    """The replacements.
+    """The replaced methods of PyTorch.
 
     Args:
-        torch: PyTorch.
-        recorder: Who is told.
+        torch: the module `torch`.
+        recorder: the object that is notified.
     """
 
     def __init__(self, torch: Any, recorder: Follower) -> None:
@@ -69,11 +69,11 @@ class TorchPatches:
         self._others: List[_Replacement] = []
         self._call = torch.nn.Module.__dict__["__call__"]
         self._counting_call = self._make_counting_call(self._call)
-        #: steps of optimizer classes are wrapped for good, at the first instance of the class
+        #: True once the steps of optimizer classes are wrapped, which is never undone
         self._wraps_steps = False
 
     def put_on(self, *, calls: bool) -> None:
-        """Follow optimizers and profilers, and calls of modules if wanted."""
+        """Begin to follow optimizers and profilers, and calls of modules if wanted."""
         if not self._others:
             self._follow_profilers()
         if not self._wraps_steps:
@@ -84,14 +84,14 @@ class TorchPatches:
             self._replace(self._calls, module, "__call__", self._counting_call)
 
     def take_off(self) -> None:
-        """Put back what can be put back; the steps of optimizers go on without counting."""
+        """Restore what can be restored; wrapped steps of optimizers stay, but are not counted."""
         self.take_off_calls()
         for replacement in self._others:
             replacement.undo()
         self._others.clear()
 
     def take_off_calls(self) -> None:
-        """Follow calls of modules no longer."""
+        """Stop following calls of modules."""
         for replacement in self._calls:
             replacement.undo()
         self._calls.clear()
@@ -99,10 +99,10 @@ class TorchPatches:
 
     @contextmanager
     def original_call(self) -> Iterator[None]:
-        """Put back the call of modules for this block.
+        """Restore the original `Module.__call__` during this block.
 
-        PyTorch's profiler looks up at its first start which Python function calls modules, and
-        crashes where the arguments of that function are not as it expects.
+        At its first start, PyTorch's profiler looks up which Python function calls modules, and it
+        crashes if the arguments of that function are not as it expects.
         """
         module = self._torch.nn.Module
         is_ours = module.__dict__["__call__"] is self._counting_call
@@ -115,7 +115,7 @@ class TorchPatches:
                 module.__call__ = self._counting_call
 
     def _correct_compiler(self) -> None:
-        """Have torch.compile know the original call, if it was loaded while ours was there."""
+        """Tell torch.compile the original call, if it was loaded while ours was in place."""
         for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
             module = sys.modules.get(name)
             known = getattr(module, "unpatched_nn_module_call", None)
@@ -133,7 +133,7 @@ class TorchPatches:
     # Calls of modules
 
     def _make_counting_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what `Module.__call__` is while calls are counted."""
+        """Return the replacement of `Module.__call__` that counts calls."""
         is_compiling = self._is_compiling
         set_compiler = _set_compiler()
         recorder = self._recorder
@@ -187,7 +187,7 @@ class TorchPatches:
             optimizer_class._patch_step_function = patch_step_function
 
     def _follow_with_hook(self) -> None:
-        """Follow optimizers of a PyTorch that wraps their steps in another way."""
+        """Follow optimizers in versions of PyTorch that wrap their steps in another way."""
         recorder = self._recorder
 
         def after_step(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
@@ -198,7 +198,7 @@ class TorchPatches:
         register(after_step)
 
     def _make_step_wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what wraps `step` of an optimizer's class, instead of PyTorch's own wrapper."""
+        """Return a wrapper for `step` of an optimizer class, instead of PyTorch's own wrapper."""
         is_compiling = self._is_compiling
         set_compiler = _set_compiler()
         recorder = self._recorder
@@ -264,21 +264,21 @@ class TorchPatches:
 
 
 def _compiling_test(torch: Any) -> Callable[[], bool]:
-    """Return what says whether torch.compile is tracing."""
+    """Return a function that tells whether torch.compile is tracing."""
     compiler = getattr(torch, "compiler", None)
     test: Callable[[], bool] = getattr(compiler, "is_compiling", bool)
     return test
 
 
 def _eval_frame() -> Any:
-    """Return what runs compiled functions, a part of PyTorch without its large compiler."""
+    """Return the part of PyTorch that runs compiled functions, without importing the compiler."""
     library = getattr(sys.modules.get("torch"), "_C", None)
     compiler = getattr(library, "_dynamo", None)
     return getattr(compiler, "eval_frame", None)
 
 
 def _hide_from_compiler(function: Callable[..., Any]) -> None:
-    """Have torch.compile run a function as it is, and compile what that calls."""
+    """Let torch.compile run a function uncompiled, and compile the functions that it calls."""
     eval_frame = _eval_frame()
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction
@@ -289,9 +289,9 @@ def _hide_from_compiler(function: Callable[..., Any]) -> None:
 
 
 def _set_compiler() -> Callable[[Any], Any]:
-    """Return a function that sets what compiles the calls that follow, and returns what did.
+    """Return a function that sets the compiler for the following calls and returns the old one.
 
-    It is not a Python function where there is a compiler, which would look at that, too.
+    If there is a compiler, it is not a Python function, which the compiler would inspect, too.
     """
 
     def set_nothing(_compiler: Any) -> Any:
@@ -305,7 +305,7 @@ def _set_compiler() -> Callable[[Any], Any]:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Keep torch.compile from looking at what is called in this block."""
+    """Keep torch.compile from inspecting calls in this block."""
     set_compiler = _set_compiler()
     compiler = set_compiler(None)
     try:

@@ -1,4 +1,4 @@
-"""What a process leaves behind: its trace, and a file that says what became of it."""
+"""Writes the files that a process leaves: its trace, and a file about its outcome."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import sys
 import time
 from typing import Any, Dict, Optional
 
-#: Folder of the files about processes, in the folder of the hook.
+#: The folder for the files about processes, within the folder of the hook.
 PROCESSES = "processes"
 TRACE_SUFFIX = ".pt.trace.json.gz"
 SNAPSHOT_SUFFIX = ".memory.pickle"
 _MARK = b'"ProfilerStep#%d"'
 _UNFINISHED = b'"Unfinished iteration %d"'
-#: An operation in a trace.
+#: Text that occurs in a trace with any operation.
 _OPERATION = b'"cpu_op"'
-#: Control characters, which some versions of PyTorch write into names, become question marks.
+#: Replaces control characters, which some versions of PyTorch write into names, by question marks.
 _PRINTABLE = bytes(
     code if code >= 0x20 or code in b"\n\r\t" else ord("?") for code in range(256)
 )
 _CHUNK_BYTES = 1 << 20
-#: Twice as large as the smallest, and three times as fast.
+#: Level of compression: files are twice as large as the smallest, and written three times as fast.
 _COMPRESSION = 3
 _NUMBERS = 1_000_000
 
 
 class ProcessFile:
-    """The files of this process in the folder of the hook, and those that it leaves beside it."""
+    """The files of this process in the folder of the hook, and in the output folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class ProcessFile:
         self.begin_afresh()
 
     def begin_afresh(self) -> None:
-        """Forget what is known, as after `fork`."""
+        """Start with an empty file, as after `fork`."""
         self._facts: Dict[str, Any] = {
             "state": "waiting",
             "pid": os.getpid(),
@@ -50,20 +50,20 @@ class ProcessFile:
 
     @property
     def facts(self) -> Dict[str, Any]:
-        """What is known of the process."""
+        """The facts about the process so far."""
         return dict(self._facts)
 
     @property
     def output_folder(self) -> str:
-        """The folder of the traces."""
+        """The folder for traces."""
         return os.path.dirname(self._folder)
 
     def scratch(self, suffix: str) -> str:
-        """Return the path of a file of this process that is not whole yet."""
+        """Return the path for a file of this process while it is being written."""
         return self._path(suffix)
 
     def write(self, **facts: Any) -> None:
-        """Add facts; the file has all of them or those from before."""
+        """Add facts to the file, which is replaced only as a whole."""
         self._facts.update(facts, updated=time.time())
         unfinished = self._path(".new")
         try:
@@ -71,10 +71,10 @@ class ProcessFile:
                 json.dump(self._facts, file)
             os.replace(unfinished, self._path(".json"))
         except OSError:
-            pass  # the folder is gone: nobody waits for this
+            pass  # the folder has been removed: `record` has ended
 
     def forget(self, state: str) -> None:
-        """Take the file away: this process is none that anybody wants to know about."""
+        """Remove the file, as this process is of no interest."""
         self._facts["state"] = state
         try:
             os.unlink(self._path(".json"))
@@ -90,15 +90,15 @@ def compress(source: str, target: str, unfinished: Optional[int]) -> bool:
     """Compress a trace, and return whether it has any operation.
 
     Args:
-        source: The trace as PyTorch wrote it.
-        target: The compressed trace.
-        unfinished: The iteration that did not end, whose mark gets another name; None if all did.
+        source: the trace as PyTorch wrote it.
+        target: the compressed trace.
+        unfinished: the iteration that did not end, whose mark gets another name; None if all did.
     """
     mark = _MARK % (unfinished or 0)
     replacement = _UNFINISHED % (unfinished or 0)
     has_operations = False
     rest = b""
-    # Some versions write bytes into names that are not UTF-8.
+    # Some versions of PyTorch write bytes that are not UTF-8.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with open(source, "rb") as plain, gzip.open(target, "wb", _COMPRESSION) as packed:
         while True:
@@ -111,19 +111,19 @@ def compress(source: str, target: str, unfinished: Optional[int]) -> bool:
             if not chunk:
                 packed.write(text)
                 return has_operations
-            # A mark may lie across two chunks.
+            # A mark may extend over two chunks.
             packed.write(text[: -len(mark)])
             rest = text[-len(mark) :]
 
 
 def publish(source: str, folder: str, rank: Optional[int], first_free: int) -> str:
-    """Give a whole trace its name, `rankN…`, which no other process has taken; return its path.
+    """Give a complete trace a name `rankN…` that no other process has taken, and return its path.
 
     Args:
-        source: The trace, on the same file system.
-        folder: Where it goes.
-        rank: The rank of the process, if it says one; else the numbers go by the order of writing.
-        first_free: The first number of a process whose rank another one has taken already.
+        source: the trace, on the same file system.
+        folder: the folder for it.
+        rank: the rank of the process. If unknown, traces are numbered in the order of writing.
+        first_free: the first number to try if another process has taken the name of this rank.
     """
     numbers = list(range(first_free, first_free + _NUMBERS))
     if rank is not None:
@@ -134,7 +134,7 @@ def publish(source: str, folder: str, rank: Optional[int], first_free: int) -> s
             os.link(source, path)
         except FileExistsError:
             continue
-        except OSError:  # a file system without links
+        except OSError:  # the file system does not support links
             if os.path.exists(path):
                 continue
             os.rename(source, path)

@@ -1,17 +1,17 @@
-"""Which process of a job this is."""
+"""Finds out the rank of this process, and the size of its job."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, Optional, Sequence
 
-#: Variables of launchers, in the order in which they are believed.
+#: Environment variables of launchers; the first one that is set counts.
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 def process_rank(torch: Any) -> Optional[int]:
-    """Return the rank of this process; None if nothing says it."""
+    """Return the rank of this process; None if it is unknown."""
     rank = _number(["RANK"])
     if rank is not None:
         return rank
@@ -21,12 +21,12 @@ def process_rank(torch: Any) -> Optional[int]:
 
 
 def world_size(torch: Any) -> int:
-    """Return how many processes the job has; 0 if nothing says it."""
+    """Return the number of processes of the job; 0 if it is unknown."""
     return group_size(torch) or _number(_SIZES) or 0
 
 
 def group_size(torch: Any) -> int:
-    """Return how many processes the process group has; 0 without one."""
+    """Return the number of processes in the process group; 0 if there is none."""
     if _is_distributed(torch):
         return int(torch.distributed.get_world_size())
     return 0
@@ -40,7 +40,7 @@ def _is_distributed(torch: Any) -> bool:
 
 
 def _number(variables: Sequence[str]) -> Optional[int]:
-    """Return the first of some environment variables that is a number."""
+    """Return the number in the first of these environment variables that has one."""
     for variable in variables:
         value = os.environ.get(variable, "")
         if value.isdecimal():

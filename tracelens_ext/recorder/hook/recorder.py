@@ -1,7 +1,7 @@
-"""Counts the iterations of a process, records a few of them, and writes the trace at once.
+"""Counts the iterations of a process, records a few of them, and writes the trace immediately.
 
-Everything that talks to the profiler happens on the thread whose iterations are counted: stopping
-the profiler on another thread crashes the program. Whatever fails here, the program goes on.
+The profiler is used only on the thread whose iterations are counted: stopping it on another thread
+crashes the program. If anything fails here, the program goes on.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .recording import (
     import_what_the_profiler_imports,
 )
 
-#: How long the end of the program waits for another thread to end its iteration, seconds.
+#: How long the program, at its end, waits for another thread to end its iteration, seconds.
 _PATIENCE_S = 1.0
-#: How long it waits for a trace that another thread is writing, seconds.
+#: How long the program, at its end, waits for another thread to write the trace, seconds.
 _WRITING_S = 600.0
-#: How long before a period of time the profiler's modules are imported, seconds.
+#: How long before the recording the modules of the profiler are imported, seconds.
 _IMPORTING_S = 5.0
 
 
 class Recorder:
-    """What is recorded of one process.
+    """Records one process.
 
     Args:
-        torch: PyTorch.
-        options: What to record.
-        process_file: Where the trace goes, and what became of it.
+        torch: the module `torch`.
+        options: what to record.
+        process_file: the file about the outcome, which also knows the folder for the trace.
     """
 
     def __init__(self, torch: Any, options: Options, process_file: ProcessFile) -> None:
@@ -50,35 +50,35 @@ class Recorder:
         self._file = process_file
         self._patches = TorchPatches(torch, self)
         self._lock = threading.RLock()
-        #: the parent was recording when this process was forked
+        #: True if the parent was recording when this process was forked
         self._inherits_profiler = False
-        #: how forked processes end, once a profiler was prepared in this one
+        #: ends forked processes, once a profiler has been prepared in this one
         self._forked_end: Optional[ForkedEnd] = None
         self._begin_counting()
 
     def _begin_counting(self) -> None:
-        """Count from the beginning."""
+        """Start counting from zero."""
         self.is_over = False
-        #: the profiler is being made or used by us, and it is not the program's own
+        #: True while we create or use the profiler, as opposed to the program
         self.is_at_work = False
         self.recording: Optional[Recording] = None
         self._thread_steps: Dict[int, ThreadSteps] = {}
-        #: optimizers that were made and have not stepped, by identity
+        #: optimizers that have not made a step yet, by identity
         self._unused: Dict[int, Any] = {}
         self._has_optimizer = self._options.steps_by == "optimizer"
-        self._owner = 0  #: the thread whose iterations are recorded
+        self._owner = 0  #: the id of the thread whose iterations are recorded
         self._first_number = 0
         self._must_stop = threading.Event()
-        #: why the thread that records is to throw the recording away
+        #: why the thread that records should discard the recording; empty if it should not
         self._drop_reason = ""
         self._timed_thread: Optional[threading.Thread] = None
-        #: the trace of forward calls that one of training replaces
+        #: the trace of forward calls, which a trace of training will replace
         self._written = ""
 
     # Beginning and end of the process
 
     def install(self) -> None:
-        """Begin to count."""
+        """Begin to count iterations."""
         self._patches.put_on(calls=not self._has_optimizer)
         atexit.register(self._end_process)
         if hasattr(os, "register_at_fork"):
@@ -91,9 +91,7 @@ class Recorder:
         """Forget the iterations of the parent after `fork`."""
         if self._forked_end is not None:
             self._forked_end.apply()
-            self._forked_end = (
-                None  # it goes for the processes that this one forks, too
-            )
+            self._forked_end = None  # this also concerns processes that this one forks
         inherited = self.recording
         is_inherited = inherited is not None and not inherited.is_stopped
         self._inherits_profiler = self._inherits_profiler or is_inherited
@@ -101,13 +99,15 @@ class Recorder:
         self._file.begin_afresh()
         self._begin_counting()
         if is_inherited and sys.getprofile() is not None:
-            sys.setprofile(None)  # the profiler's, which records Python frames
+            sys.setprofile(
+                None
+            )  # removes the callback of the profiler that records Python frames
         self._patches.put_on(calls=not self._has_optimizer)
         if self._options.is_by_time:
             self._start_timed_thread()
 
     def _end_process(self) -> None:
-        """Write what there is when the process ends."""
+        """Write what was recorded when the process ends."""
         recording = self.recording
         if recording is not None and not self.is_over:
             self._must_stop.set()
@@ -121,7 +121,7 @@ class Recorder:
             self._file.write(exited=time.time())
 
     def _wait_for_owner(self) -> None:
-        """Wait until the thread that records has stopped; its next iteration does that."""
+        """Wait until the thread that records has stopped, which its next iteration does."""
         deadline = time.monotonic() + _PATIENCE_S
         if self._timed_thread is not None:
             deadline += _WRITING_S
@@ -137,11 +137,11 @@ class Recorder:
 
     @property
     def counts_calls(self) -> bool:
-        """Whether calls of modules are iterations: none has made an optimizer."""
+        """True if calls of modules are iterations, as no optimizer was created."""
         return not self._has_optimizer and not self._options.is_by_time
 
     def optimizer_was_made(self, optimizer: Any) -> None:
-        """Expect an optimizer."""
+        """Note that an optimizer was created."""
         if not self._counts_optimizers():
             return
         self._unused[id(optimizer)] = weakref.ref(optimizer)
@@ -153,7 +153,7 @@ class Recorder:
         self._guarded(self._begin_at_once)
 
     def optimizer_begins(self, optimizer: Any) -> bool:
-        """Note that a step begins; False if it is part of a step of the same optimizer."""
+        """Note that a step begins; return False if it is part of a step of the same optimizer."""
         steps = self._steps_of_thread()
         if id(optimizer) in steps.stepping:
             return False
@@ -161,7 +161,7 @@ class Recorder:
         return True
 
     def optimizer_ends(self, optimizer: Any, *, has_stepped: bool) -> None:
-        """Count a step of an optimizer that has returned, unless it failed."""
+        """Count a step of an optimizer that has ended, unless it failed."""
         steps = self._steps_of_thread()
         if id(optimizer) in steps.stepping:
             steps.stepping.remove(id(optimizer))
@@ -183,7 +183,7 @@ class Recorder:
             self._guarded(self._begin_at_once)
 
     def call_ends(self) -> None:
-        """Count a call of the outermost module, which has returned."""
+        """Count a call of the outermost module that has ended."""
         if self.is_over or not self.counts_calls:
             return
         steps = self._steps_of_thread()
@@ -191,7 +191,7 @@ class Recorder:
         self._guarded(lambda: self._advance(steps))
 
     def program_profiles(self) -> None:
-        """Give way to a profiler that the program makes itself."""
+        """Make way for a profiler that the program creates itself."""
         if self.is_over or self.is_at_work:
             return
         self._drop("the program creates its own profiler")
@@ -201,7 +201,7 @@ class Recorder:
         return by_optimizer and not self.is_over
 
     def _first_optimizer_was_made(self) -> None:
-        """Count the steps of optimizers from now on, not calls of modules."""
+        """From now on, count the steps of optimizers instead of calls of modules."""
         if self._has_optimizer:
             return
         self._guarded(self._drop_recording)
@@ -229,12 +229,12 @@ class Recorder:
     # The recording
 
     def _begin_at_once(self) -> None:
-        """Begin before the first iteration, if none is to be skipped."""
+        """Begin recording before the first iteration if no iteration is to be skipped."""
         if self._options.skip == 0 and self.recording is None and not self.is_over:
             self._advance(self._steps_of_thread())
 
     def _advance(self, steps: ThreadSteps) -> None:
-        """Go on after an iteration of this thread."""
+        """Take the next step of the recording after an iteration of this thread."""
         recording = self.recording
         if recording is None:
             if steps.number < self._options.skip or not self._claim():
@@ -243,7 +243,7 @@ class Recorder:
                 return
             recording = self._prepare()
             self._first_number = steps.number + self._options.warmup
-            if self.is_over:  # another thread has made a profiler meanwhile
+            if self.is_over:  # meanwhile, another thread has created a profiler
                 recording.stop({})
                 return
         elif self._owner != threading.get_ident():
@@ -263,7 +263,7 @@ class Recorder:
             recording.begin_iteration(steps.number)
 
     def _claim(self) -> bool:
-        """Return whether this thread is the first that wants to record."""
+        """Claim the recording for this thread; return False if another thread was first."""
         with self._lock:
             if self._owner:
                 return False
@@ -271,7 +271,7 @@ class Recorder:
         return True
 
     def _may_record(self) -> bool:
-        """Return whether this process is to be recorded; if not, nothing is counted any more."""
+        """Return whether this process may be recorded; if not, stop counting."""
         worker = sys.modules.get("torch.utils.data")
         if worker is not None and worker.get_worker_info() is not None:
             self._end("worker", "it is a data loader worker", is_written=False)
@@ -287,7 +287,7 @@ class Recorder:
         return True
 
     def _is_profiled(self) -> bool:
-        """Return whether another profiler is at work; one that `fork` left behind is stopped."""
+        """Return whether another profiler is active; stop one that was inherited by `fork`."""
         autograd = self._torch._C._autograd
         if self._inherits_profiler and not self._torch.cuda.is_initialized():
             self._inherits_profiler = False
@@ -323,7 +323,7 @@ class Recorder:
         thread._delete = finish_and_unregister
 
     def _finish_with_worker(self) -> None:
-        """Write the trace when a process of `multiprocessing` ends, which runs no `atexit`."""
+        """Write the trace at the end of a `multiprocessing` process, which runs no `atexit`."""
         util: Any = sys.modules.get("multiprocessing.util")
         if util is not None:
             process = os.getpid()
@@ -335,7 +335,7 @@ class Recorder:
             util.Finalize(None, finish, exitpriority=100)
 
     def _finish(self) -> None:
-        """Stop the profiler, and write the trace of what there is."""
+        """Stop the profiler, and write the trace of what was recorded."""
         recording = self.recording
         if recording is None:
             return
@@ -351,7 +351,7 @@ class Recorder:
         if not recording.is_stopped:
             recording.stop(facts)
         if not recording.recorded_ms and not self._options.is_by_time:
-            # The only iteration was cut off, which says little, and yet more than nothing.
+            # The only iteration was cut off. That says little, but more than no trace.
             facts["cut_off_only"] = True
         trace = self._write_trace(recording)
         if trace is None:
@@ -363,7 +363,7 @@ class Recorder:
     def _recording_facts(
         self, recording: Recording, steps: ThreadSteps
     ) -> Dict[str, Any]:
-        """Return what is to be known of a recording."""
+        """Return the facts about a recording for the file of the process."""
         return {
             "iterations": steps.number,
             "first_iteration": self._first_number,
@@ -381,7 +381,7 @@ class Recorder:
         return "optimizer" if self._has_optimizer else "forward"
 
     def _write_trace(self, recording: Recording) -> Optional[str]:
-        """Write the trace of this process, whole or not at all; None if nothing was recorded."""
+        """Write the trace of this process, only as a whole; None if nothing was recorded."""
         plain = self._file.scratch(".json-trace")
         packed = self._file.scratch(TRACE_SUFFIX)
         snapshot = self._file.scratch(SNAPSHOT_SUFFIX)
@@ -410,7 +410,7 @@ class Recorder:
         return publish(packed, self._file.output_folder, rank, first_free)
 
     def _drop(self, reason: str) -> None:
-        """Record nothing of this process; another thread that records does that itself."""
+        """Record nothing of this process; a thread that is recording will discard its recording."""
         is_elsewhere = self._owner != threading.get_ident()
         if self.recording is not None and is_elsewhere:
             self._drop_reason = reason
@@ -420,7 +420,7 @@ class Recorder:
         self._end("dropped", reason)
 
     def _drop_recording(self) -> None:
-        """Stop the profiler of this thread, and throw away what it recorded."""
+        """Stop the profiler of this thread, and discard what it recorded."""
         recording = self.recording
         if recording is None or self._owner != threading.get_ident():
             return
@@ -432,7 +432,7 @@ class Recorder:
     def _end(
         self, state: str, reason: str, *, is_written: bool = True, **facts: Any
     ) -> None:
-        """Count no more, and leave PyTorch as it was."""
+        """Stop counting, and leave PyTorch as it was."""
         if not is_written:
             self._file.forget(state)
         elif not self._is_less_than_written(state):
@@ -444,11 +444,11 @@ class Recorder:
         self._patches.take_off()
 
     def _is_less_than_written(self, state: str) -> bool:
-        """Return whether the calls that were recorded before this training say more."""
+        """Return whether the earlier recording of forward calls has more than this training."""
         return bool(self._written) and state != "written"
 
     def _come_back_for_training(self, trace: Optional[str]) -> None:
-        """Record training too, if there is any after the inference that was recorded."""
+        """Record training, too, if it follows the inference that was recorded."""
         is_inference = self._options.steps_by == "auto" and not self._has_optimizer
         if trace is None or not is_inference or self._must_stop.is_set():
             return
@@ -458,7 +458,7 @@ class Recorder:
         self._patches.put_on(calls=False)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Do something about the recording; if that fails, the recording ends, not the program."""
+        """Run a part of the recording. If it fails, the recording ends, but not the program."""
         was_at_work = self.is_at_work
         self.is_at_work = True
         try:

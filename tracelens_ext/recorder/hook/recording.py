@@ -1,4 +1,4 @@
-"""One recording with PyTorch's profiler."""
+"""A recording with PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from .options import Options
 
-#: The member of the trace that says what the recording cost.
+#: The member of the trace that says how much the recording slowed the program down.
 METADATA_KEY = "tracelens_ext_recording"
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
-#: Above all levels that Kineto writes.
+#: A log level above all levels of Kineto.
 _KINETO_SILENCE = "99"
 _KINETO_LINE = b"External init callback must run in same thread"
 _STANDARD_ERROR = 2
@@ -28,18 +28,18 @@ _IGNORED_WARNING = ("ignore", None, Warning, None, 0)
 
 
 class UnsupportedError(Exception):
-    """This version of PyTorch cannot do what is wanted; the message says what to do."""
+    """This version of PyTorch cannot record what is wanted; the message says what to do."""
 
 
 class Recording:
-    """The profiler, from its preparation to the trace; to be used by one thread.
+    """The profiler, from its preparation to the trace. Only one thread may use it.
 
     Args:
-        torch: PyTorch.
-        options: What to record.
-        all_threads: Record the operations of all threads, not of the calling one alone.
-        activities: What PyTorch is to record; by default the CPU, and the accelerator that the
-            program uses by now.
+        torch: the module `torch`.
+        options: what to record.
+        all_threads: record the operations of all threads, not only of the calling thread.
+        activities: the activities that PyTorch records; by default the CPU, and the accelerator
+            that the program is using.
     """
 
     def __init__(
@@ -58,8 +58,10 @@ class Recording:
         self.stacks_off_because = other_profiler() if options.stacks else None
         self.is_started = False
         self.is_stopped = False
-        self.recorded_ms: List[float] = []  #: the duration of each recorded iteration
-        #: the iteration that is being recorded; after the end, the one that was cut off
+        self.recorded_ms: List[
+            float
+        ] = []  #: the duration of each recorded iteration, ms
+        #: the number of the iteration that is being recorded; afterwards, of the one cut off
         self.current: Optional[int] = None
         self.snapshot_problem = ""
         with _quiet():
@@ -92,7 +94,7 @@ class Recording:
         )
 
     def _used_activities(self) -> List[Any]:
-        """Return what is recorded: the CPU, and the accelerator that the program uses."""
+        """Return the activities to record: the CPU, and the accelerator that the program uses."""
         kinds = self._torch.profiler.ProfilerActivity
         accelerators = [
             getattr(kinds, name.upper())
@@ -102,7 +104,7 @@ class Recording:
         return [kinds.CPU, *accelerators]
 
     def _uses(self, accelerator: str) -> bool:
-        """Return whether the program has begun to use an accelerator, without asking it."""
+        """Return whether the program uses an accelerator, without initializing it."""
         module = getattr(self._torch, accelerator, None)
         is_initialized = getattr(module, "is_initialized", None)
         return is_initialized is not None and is_initialized()
@@ -130,9 +132,9 @@ class Recording:
         self.recorded_ms.append(1000 * duration_s)
 
     def stop(self, facts: Dict[str, Any]) -> None:
-        """Stop the profiler; the trace has these facts."""
+        """Stop the profiler, and put facts into the trace."""
         if self._mark is not None:
-            # Its end after the profiler's would write into freed memory. Its iteration stays
+            # A mark that ends after the profiler would write into freed memory. Its iteration stays
             # `current`, so that the mark gets another name.
             self._mark.__exit__(None, None, None)
             self._mark = None
@@ -158,7 +160,7 @@ class Recording:
         self._torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
 
     def write_snapshot(self, path: str) -> bool:
-        """Write the snapshot of memory that was asked for, and return whether there is one."""
+        """Write the memory snapshot if it is wanted, and return whether there is one."""
         if not self._options.memory_snapshot or self.snapshot_problem:
             return False
         self._torch.cuda.memory._dump_snapshot(path)
@@ -167,9 +169,10 @@ class Recording:
 
 
 def import_what_the_profiler_imports(torch: Any) -> None:
-    """Import now what the profiler imports when it starts, which takes seconds in some versions.
+    """Import the modules now that the profiler would import when it starts.
 
-    Some versions import it while they record, and then misname it.
+    That takes seconds in some versions. Some versions import them while they record, and then write
+    wrong names.
     """
     if hasattr(torch, "_inductor"):
         with suppress(ImportError):
@@ -177,18 +180,19 @@ def import_what_the_profiler_imports(torch: Any) -> None:
 
 
 def import_what_optimizers_import() -> None:
-    """Import now what every optimizer imports while it is made.
+    """Import the modules now that every optimizer would import when it is created.
 
-    Some versions misname what modules run when they are imported, and write invalid JSON.
+    Some versions of PyTorch write wrong names for the code of modules that are being imported, and
+    invalid JSON.
     """
     with suppress(ImportError):
         importlib.import_module("torch._dynamo")
 
 
 def other_profiler() -> Optional[str]:
-    """Return the Python profiler that is at work in this thread; None for none.
+    """Return the Python profiler that is active in this thread; None if there is none.
 
-    PyTorch would take its place to record Python frames.
+    To record Python frames, PyTorch would replace it.
     """
     profiler = sys.getprofile()
     if profiler is not None:
@@ -202,16 +206,16 @@ def other_profiler() -> Optional[str]:
 
 @contextmanager
 def _without_lines_of_kineto() -> Iterator[None]:
-    """Take away what Kineto writes past its level when another thread than the main one prepares.
+    """Suppress lines that Kineto writes in spite of its log level outside the main thread.
 
-    Everything else that the process writes to standard error meanwhile is written afterwards.
+    Everything else that the process writes to standard error in the meantime is written afterwards.
     """
     if threading.current_thread() is threading.main_thread():
         yield
         return
     try:
         standard_error = os.dup(_STANDARD_ERROR)
-    except OSError:  # it is closed
+    except OSError:  # standard error is closed
         yield
         return
     try:
@@ -232,9 +236,9 @@ def _without_lines_of_kineto() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Kineto, and PyTorch's warnings about what is called in this block.
+    """Silence Kineto, and PyTorch's warnings about calls in this block.
 
-    `warnings.catch_warnings` would have the program's own warnings shown a second time.
+    `warnings.catch_warnings` would show the program's own warnings a second time.
     """
     is_silent = _KINETO_LEVEL in os.environ
     if not is_silent:
