@@ -123,9 +123,9 @@ def paths_matching(pattern: str) -> list[Path]:
 
 def _without_others(paths: Iterable[Path]) -> list[Path]:
     """Leave out files that this program wrote, and databases that no reader recognizes."""
-    from tracelens_ext.report.manifest import made_here
+    from tracelens_ext.report.manifest import has_own_mark
 
-    files = [path for path in paths if path.is_file() and not made_here(path)]
+    files = [path for path in paths if path.is_file() and not has_own_mark(path)]
     return [file for file in files if not _is_other_database(file)]
 
 

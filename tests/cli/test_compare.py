@@ -17,7 +17,7 @@ from tests.conftest import make_few_tables
 from tests.support.comparison_helpers import needs_html, training, write
 from tests.support.docs_helpers import page_text
 from tracelens_ext.cli import run
-from tracelens_ext.report.manifest import MANIFEST, made_here
+from tracelens_ext.report.manifest import MANIFEST, has_own_mark
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +65,8 @@ def test_total_compares_whole_traces(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_workbook_and_a_page(tmp_path: Path) -> None:
     arguments = ["a.json", "b.json", "-q", "-o", "new/x.xlsx", "--html", "new/x.html"]
     assert compare(*arguments) == 0
-    assert made_here("new/x.xlsx")
-    assert made_here("new/x.html")
+    assert has_own_mark("new/x.xlsx")
+    assert has_own_mark("new/x.html")
     summary = openpyxl.load_workbook("new/x.xlsx")["summary"]
     texts = [cell.value for row in summary.rows for cell in row if cell.value]
     assert texts[0] == "GPU performance comparison"

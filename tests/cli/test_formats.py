@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from tracelens_ext.cli import run
 from tracelens_ext.readers.formats import offered_readers
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_every_reader_is_listed(
@@ -25,3 +22,21 @@ def test_every_reader_is_listed(
         "*.nsys-rep, *.qdrep\n    needs:   pip install 'tracelens-ext[special]'\n"
         in out
     )
+
+
+def test_files_with_several_ranks_are_mentioned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["formats"]) == 0
+    kineto = capsys.readouterr().out.split("PyTorch profiler (Kineto) JSON\n")[1]
+    first_lines = kineto.split("\nPyTorch")[0]
+    assert "merged traces of several ranks" in first_lines
+    assert "--rank N" in first_lines
+
+
+@pytest.mark.parametrize("content", ["*.rpd", "NCCL flight recorder", "*.pickle"])
+def test_files_beside_common_traces_are_listed(
+    content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["formats"]) == 0
+    assert content in capsys.readouterr().out

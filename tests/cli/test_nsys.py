@@ -16,7 +16,7 @@ from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.statistics_helpers import CLASSES, GPA, KERNELS, MEMORY, write_tables
 from tracelens_ext.cli import run
-from tracelens_ext.report.manifest import MANIFEST, made_here
+from tracelens_ext.report.manifest import MANIFEST, has_own_mark
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = page_text("nsight-systems.md").partition("\n## GPU time by class of kernel\n")[2]
@@ -168,7 +168,7 @@ def test_tables_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["inputs", "kernel_classes", "nccl", "memory_operations", "kernels"]
     assert list(document["tables"]) == names
     assert document["tables"]["memory_operations"][0]["total_bytes"] == 402_653_000
-    assert made_here("out/s.xlsx")
+    assert has_own_mark("out/s.xlsx")
     assert openpyxl.load_workbook("out/s.xlsx").sheetnames == ["summary", *names]
     written = {path.name for path in Path("out").iterdir()}
     assert written == {MANIFEST, "s.xlsx", *(f"{name}.csv" for name in names)}

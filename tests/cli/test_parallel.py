@@ -249,7 +249,7 @@ def test_a_worker_imports_nothing_from_the_working_folder_and_runs_no_script_aga
 TASK = """
 import time
 from pathlib import Path
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 def write(number, reading, progress):
     with written_beside(f"half/{number}"):
         Path(f"started{number}").touch()

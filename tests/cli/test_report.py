@@ -20,7 +20,7 @@ from tracelens_ext.cli.comparison_blocks import comparison_blocks
 from tracelens_ext.cli.named_traces import find_traces, without_repetitions
 from tracelens_ext.cli.outputs import report_stems
 from tracelens_ext.cli.screen import show_blocks
-from tracelens_ext.report.manifest import MANIFEST, made_here
+from tracelens_ext.report.manifest import MANIFEST, has_own_mark
 
 
 def names(folder: Path) -> list[str]:
@@ -144,7 +144,7 @@ def test_where_the_outputs_go(
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q", *arguments) == 0
     assert names(tmp_path) == sorted(["t.json", *files])
-    assert all(made_here(file) for file in files)
+    assert all(has_own_mark(file) for file in files)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_users_file_stays_without_force(
     assert captured.out == "", "told before the trace is analysed"
     assert mine.read_text() == "my notes"
     assert report("t.json", *arguments, "--force", "-q") == 0
-    assert made_here(mine)
+    assert has_own_mark(mine)
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -377,7 +377,7 @@ def test_a_file_in_the_way_of_one_does_not_stop_the_others(tmp_path: Path) -> No
     Path("a_perf_report.xlsx").write_text("mine")
     assert report("a.json", "b.json", "-q") == 1
     assert Path("a_perf_report.xlsx").read_text() == "mine"
-    assert made_here("b_perf_report.xlsx")
+    assert has_own_mark("b_perf_report.xlsx")
 
 
 def test_bad_rules_stop_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

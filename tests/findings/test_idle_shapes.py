@@ -144,3 +144,15 @@ def test_a_range_around_everything_tells_nothing_of_gaps() -> None:
     busy(program)
     program.maker.annotation("main loop", 0, program.cpu)
     assert host_bound(program).advice.startswith("Find out what the CPU does")
+
+
+def test_what_the_cpu_calls_during_gaps_of_early_launches_is_no_place_of_them() -> None:
+    program = Program()
+    for number in range(400):
+        program.launch(20, cost=1)
+        program.gpu += 6
+        if number == 399:
+            program.maker.call("cudaDeviceSynchronize", program.cpu, program.gpu)
+    finding = host_bound(program)
+    assert finding.title.startswith("Short gaps between kernels")
+    assert "calls" not in finding.where

@@ -52,7 +52,7 @@ class Training(Program):
         self.maker.op(name, self.cpu, 60, args=args, thread=self.thread)
         self.launch(20, cost=60, op="")
 
-    def item(self) -> None:
+    def item(self, op: str = "aten::item") -> None:
         """Read a value: copy it, and wait for that."""
         correlation = len(self.maker.events) + 1
         begin = self.cpu
@@ -63,7 +63,8 @@ class Training(Program):
         self.gpu = start + 2
         self.maker.call("cudaStreamSynchronize", begin + 8, self.gpu - begin)
         self.cpu = self.gpu + 20
-        self.maker.op("aten::item", begin, self.cpu - begin)
+        if op:
+            self.maker.op(op, begin, self.cpu - begin)
 
 
 def host_bound(program: Program, **members: Any) -> Finding:
@@ -227,6 +228,21 @@ def test_a_program_without_operations_names_the_kernel_that_the_gpu_waits_for() 
     finding = host_bound(program)
     assert finding.where["next_work"][0].name == "before solve_kernel"
     assert "(no operation)" not in finding.title
+
+
+@pytest.mark.parametrize(("launches", "is_advised"), [(3, True), (40, False)])
+def test_a_native_program_that_waits_after_few_launches_cannot_launch_ahead(
+    launches: int, *, is_advised: bool
+) -> None:
+    program = Training()
+    for _ in range(60):
+        for _ in range(launches):
+            program.launch(20, cost=50, name="mul_mat_q<ggml_type>", op="")
+        program.item(op="")
+    advice = host_bound(program).advice
+    assert ("before waiting for results" in advice) == is_advised
+    if is_advised:
+        assert "after every 3 launches on average" in advice
 
 
 @pytest.mark.real_data

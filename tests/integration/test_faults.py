@@ -21,7 +21,7 @@ from tests.support.make_trace import cuda_graph_example
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

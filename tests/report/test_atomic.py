@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report import manifest as folder_module
-from tracelens_ext.report.manifest import (
-    MANIFEST,
-    manifest_files,
-    unfinished_note,
-    write_folder,
-)
+from tracelens_ext.report import atomic_folders as folder_module
+from tracelens_ext.report.atomic_folders import write_folder
+from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +46,14 @@ def stopped(folder: Path, number: int, renames: int) -> int:
     child = os.fork()
     if child == 0:
         sys.addaudithook(lambda event, _: hit() if event == "os.rename" else None)
-        exchange = folder_module._exchange
+        exchange = folder_module._exchange_names
 
         def exchanged(one: Path, other: Path) -> None:
             hit()
             exchange(one, other)
             hit()
 
-        folder_module._exchange = exchanged
+        folder_module._exchange_names = exchanged
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             write_folder(folder, files("new"))
@@ -114,7 +110,7 @@ def test_where_folders_cannot_be_exchanged(
 
     folder = tmp_path / "out"
     write_folder(folder, files("old", [*NAMES, "outdated.csv"]))
-    monkeypatch.setattr(folder_module, "_exchange", refuse)
+    monkeypatch.setattr(folder_module, "_exchange_names", refuse)
     write_folder(folder, files("new"))
     assert found(folder) == {"new"}
     assert sorted(path.name for path in folder.iterdir()) == [MANIFEST, *NAMES]

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from tests.support.comparison_helpers import training, write
 from tracelens_ext.errors import OutputError
+from tracelens_ext.report.atomic_folders import write_folder
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
     check_output,
-    made_here,
+    has_own_mark,
     manifest_files,
-    write_folder,
 )
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.writing import OutputFormat, write_report
@@ -42,9 +42,9 @@ def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], objec
 @pytest.mark.parametrize("chosen", FILES)
 def test_each_format_carries_its_mark(tmp_path: Path, chosen: OutputFormat) -> None:
     (path,) = write_report(REPORT, {tmp_path / f"a{chosen.suffix}": chosen})
-    assert made_here(path)
+    assert has_own_mark(path)
     renamed = path.rename(tmp_path / "renamed")
-    assert made_here(renamed), "the mark is inside"
+    assert has_own_mark(renamed), "the mark is inside"
     check_output(renamed)
 
 
@@ -54,7 +54,7 @@ def test_a_page_carries_its_mark(tmp_path: Path) -> None:
     from tracelens_ext.report.html import write_html
 
     write_html(tmp_path / "a.html", REPORT)
-    assert made_here(tmp_path / "a.html")
+    assert has_own_mark(tmp_path / "a.html")
 
 
 STRANGERS = {
@@ -71,7 +71,7 @@ STRANGERS = {
 def test_a_strangers_file_stays(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(STRANGERS[name])
-    assert not made_here(path)
+    assert not has_own_mark(path)
     with pytest.raises(
         OutputError, match="was not written by tracelens-ext; choose another name"
     ):
@@ -95,14 +95,14 @@ def test_strangers_workbooks_and_archives_stay(tmp_path: Path) -> None:
         content[start] |= 1  # the flag of an encrypted member
     encrypted.write_bytes(content)
     for path in (workbook, archive, encrypted):
-        assert not made_here(path)
+        assert not has_own_mark(path)
 
 
 def test_a_trace_is_an_input_not_an_output(
     short_demo_trace: Path, tmp_path: Path
 ) -> None:
-    assert not made_here(short_demo_trace)
-    assert not made_here(write(tmp_path / "t.json", training(1)))
+    assert not has_own_mark(short_demo_trace)
+    assert not has_own_mark(write(tmp_path / "t.json", training(1)))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pipes with names")
@@ -119,7 +119,7 @@ def test_what_is_no_file_is_left_to_the_writer(tmp_path: Path) -> None:
         Path("/dev/null"),
         Path("a\0b"),
     ):
-        assert not made_here(path)
+        assert not has_own_mark(path)
         check_output(path)
 
 
@@ -247,6 +247,6 @@ def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
             + bytes(each ^ 0xFF for each in whole[at : at + 8])
             + whole[at + 8 :]
         )
-        if not made_here(path):  # else a check sum alone is wrong
+        if not has_own_mark(path):  # else a check sum alone is wrong
             with pytest.raises(OutputError, match="was not written by tracelens-ext"):
                 check_output(path)

@@ -241,7 +241,7 @@ def tell_written(paths: Sequence[Path]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text to a file, which is replaced only as a whole; `-` is standard output."""
-    from tracelens_ext.report.manifest import written_beside
+    from tracelens_ext.report.atomic_files import written_beside
 
     if path == STANDARD_OUTPUT:
         typer.echo(text, nl=False)

@@ -25,7 +25,7 @@ from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, made_here
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, has_own_mark
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace_files import traces_in
@@ -151,7 +151,7 @@ def is_report(path: Path, *, of_trace: bool = False) -> bool:
 
 def _is_json_report(path: Path, beginning: bytes, *, of_trace: bool) -> bool:
     """Tell whether a file is a JSON report that this program wrote."""
-    if not beginning.startswith(b"{") or not made_here(path):
+    if not beginning.startswith(b"{") or not has_own_mark(path):
         return False
     return not of_trace or f'"{_TIMELINE.name}": ['.encode() in beginning
 

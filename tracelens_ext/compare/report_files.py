@@ -22,7 +22,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import (
     GENERATOR,
     TABLES_VERSION_KEY,
-    made_here,
+    has_own_mark,
     read_manifest,
 )
 from tracelens_ext.report.writing import OutputFormat, require_format
@@ -109,7 +109,7 @@ def read_tables(
         if path.is_dir():
             return _read_folder(path, wanted, most_bytes)
         with path.open("rb") as file:
-            if file.read(1) == b"{" and made_here(path):
+            if file.read(1) == b"{" and has_own_mark(path):
                 return _read_json(path, wanted, most_bytes)
             return _read_workbook(
                 path=path, file=file, wanted=wanted, most_bytes=most_bytes

@@ -100,7 +100,7 @@ class ResultStore:
         """
         path = self.path_of(name)
         if self.is_local:
-            from tracelens_ext.report.manifest import written_beside
+            from tracelens_ext.report.atomic_files import written_beside
 
             with written_beside(path) as beside:
                 beside.write_bytes(content)

@@ -256,7 +256,7 @@ def tables_of_report() -> dict[str, Table]:
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     """Write a database with the events of a trace and the tables of its report."""
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.manifest import written_beside
+    from tracelens_ext.report.atomic_files import written_beside
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
     with (

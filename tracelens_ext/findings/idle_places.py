@@ -14,10 +14,16 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.cpu_time.activities import Activity, time_by_activity
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HostIntervals,
+    event_labels,
+    innermost_segments,
+)
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.attribution import MOST_PLACES, python_files, ranked
 from tracelens_ext.findings.finding import Claim, Intervals, Place
 from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.summary import LARGEST_SHARE
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.intervals import covered
 
@@ -30,6 +36,8 @@ _PARTS_OF_STEP: Final = {
 }
 #: The call of a compiled function of JAX, on the thread of the program.
 _COMPILED_CALL: Final = re.compile(r"PjitFunction\(")
+#: How frames of JAX's profiler begin that nobody can change.
+_BUILT_IN: Final = ("$builtins ", "$<unknown> ", "$<frozen ", "<built-in")
 
 
 def idle_places(inspection: Inspection, claim: Claim) -> dict[str, Sequence[Place]]:
@@ -69,7 +77,29 @@ def _compiled_calls(
     Threads of the runtime launch their work, so that these threads tell nothing of the program.
     """
     times = time_in_compiled_calls(inspection, idle.start, idle.end)
-    return _places(times, idle.gap, len(claim.devices))
+    places = _places(times, idle.gap, len(claim.devices))
+    if places and places[0].attributed_ms >= LARGEST_SHARE * claim.attributed_ms:
+        return places
+    return places + _frames_of_main_thread(inspection, claim, idle)
+
+
+def _frames_of_main_thread(
+    inspection: Inspection, claim: Claim, idle: Intervals
+) -> list[Place]:
+    """Return the Python frames of the program's thread during idle time, the innermost ones."""
+    trace = inspection.work.trace
+    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    if not len(frames):
+        return []
+    frames_of_threads = np.bincount(trace.thread[frames])
+    main_thread = np.full(len(idle.start), frames_of_threads.argmax())
+    during = HostIntervals(main_thread, idle.start, idle.end)
+    kinds = (EventKind.PYTHON_FUNCTION,)
+    segments = innermost_segments(trace, kinds, during, _BUILT_IN)
+    ns = segments.during(main_thread, idle.start, idle.end).of_segment
+    code, labels = event_labels(trace, segments.row)
+    code = np.where(ns > 0, code, NONE)
+    return ranked(code, labels, ns / len(claim.devices))[:MOST_PLACES]
 
 
 def time_in_compiled_calls(

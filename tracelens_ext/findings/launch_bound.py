@@ -1,15 +1,16 @@
-"""Why a program of PyTorch launches too slowly: what of it the trace shows, for the advice.
+"""Why a program launches too slowly: what of it the trace shows, for the advice.
 
 A launch takes the CPU the same time whatever the GPU makes of it. What helps depends on the
 program: a fused optimizer where the optimizer has most of the time, a compiler where most launches
 are of element-wise operations, larger batches where batches are small. Waits for the GPU and sizes
-that change from iteration to iteration stand in the way of CUDA graphs.
+that change from iteration to iteration stand in the way of CUDA graphs. A program that waits after
+every few launches cannot launch ahead, however fast it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +34,7 @@ from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.texts import PYTORCH_JOBS
 from tracelens_ext.trace import NONE, EventKind
 from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace.launches import find_launches
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 #: A part of the time, or of the launches, that decides what to do first.
@@ -57,6 +59,9 @@ _READS_VALUES: Final = re.compile(
 _MANY_REDUCTIONS: Final = 50
 _NEARLY_ALL: Final = 0.8
 _ALL_REDUCE: Final = re.compile(r"all_?reduce", re.IGNORECASE)
+#: So many waits at least, and at most so many launches for each of them.
+_FEWEST_ROUNDS: Final = 50
+_FEW_LAUNCHES: Final = 20
 #: Iterations differ in their sizes if so much of their launches does.
 _CHANGING_SHARE: Final = 0.1
 #: Batches up to this keep a GPU busy for a short time per launch.
@@ -87,19 +92,16 @@ def launch_bound(
         parts_of_step: the parts of the training step that have it, by name.
     """
     facts = inspection.facts
-    kind = program_of(inspection.work.trace).kind
-    is_candidate = kind in PYTORCH_JOBS and not facts.shows(Fact.GPU_GRAPHS)
-    if not is_candidate or not facts.shows(Fact.SHORT_LAUNCHES):
+    if facts.shows(Fact.GPU_GRAPHS) or not facts.shows(Fact.SHORT_LAUNCHES):
         return LaunchBound()
     graphs = "HIP graphs" if facts.shows(Fact.AMD) else "CUDA graphs"
-    for look in (
-        _optimizer,
-        _single_gradients,
-        _changing_sizes,
-        _waits,
-        _small_batches,
-        _fusible,
-    ):
+    kind = program_of(inspection.work.trace).kind
+    looks: tuple[_Look, ...] = ()
+    if kind in PYTORCH_JOBS:
+        looks = _LOOKS_AT_PYTORCH
+    elif kind == "native":
+        looks = (_rounds,)
+    for look in looks:
         found = look(inspection, claim, parts_of_step)
         if found is not None:
             return LaunchBound(found.variant, {**found.values, "graphs": graphs})
@@ -177,6 +179,25 @@ def _waits(
     commonest = int(np.bincount(names).argmax())
     values = {"waits": per_iteration, "waiting_operation": trace.names[commonest]}
     return LaunchBound("waits", values)
+
+
+def _rounds(
+    inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
+) -> LaunchBound | None:
+    """Return the case in which a program waits for the GPU after every few launches."""
+    trace = inspection.work.trace
+    waits = blocking_calls(inspection.work)
+    launches = find_launches(inspection.work)
+    count = int((launches.is_kernel | launches.is_graph).sum())
+    if len(waits) < _FEWEST_ROUNDS or count > _FEW_LAUNCHES * len(waits):
+        return None
+    commonest = int(np.bincount(trace.name[waits]).argmax())
+    launches_per_wait = round(count / len(waits))
+    how_often = f"after every {launches_per_wait} launches"
+    if launches_per_wait < 2:
+        how_often = "after each launch"
+    values = {"how_often": how_often, "waiting_call": trace.names[commonest]}
+    return LaunchBound("rounds", values)
 
 
 def _single_gradients(
@@ -276,3 +297,15 @@ def _fusible(
     if share < _MOST:
         return None
     return LaunchBound("fusible", {"fusible_percent": 100 * share})
+
+
+_Look = Callable[[Inspection, Claim, Sequence[Place]], LaunchBound | None]
+#: What to look at in programs of PyTorch, what helps most first.
+_LOOKS_AT_PYTORCH: Final[tuple[_Look, ...]] = (
+    _optimizer,
+    _single_gradients,
+    _changing_sizes,
+    _waits,
+    _small_batches,
+    _fusible,
+)

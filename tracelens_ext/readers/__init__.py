@@ -1,4 +1,4 @@
-"""Readers: one file a format, each filling the same `Trace`; `read_trace` finds the right one."""
+"""Reads traces of all formats. `read_trace` finds the reader for a file."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def read_trace(
     """Read a trace.
 
     Args:
-        source: a path, an open file (binary or text), a loaded JSON document (or its list of
+        source: a path, an open file (binary or text), parsed JSON (a document or its list of
             events), or a `Trace`, which is returned as it is.
-        progress: called with (bytes of the file read so far, its size or None) now and then.
-        cache: whether a file is looked for in the user's cache, and kept there when it is large;
-            or a cache of your own.
-        registry: the plugins whose readers are asked, instead of the installed ones.
-        reading: what is done about broken, huge and foreign files.
+        progress: called repeatedly with the bytes of the file read so far, and its size or None.
+        cache: True to look for the trace in the user's cache, and to keep a large one there; or
+            another cache to use.
+        registry: the plugins whose readers are used instead of those of the installed plugins.
+        reading: options for damaged, large and untrusted files.
 
     Returns:
-        The trace; times in ns since its first event.
+        The trace, with times in ns since its first event.
 
     Raises:
-        TraceNotFoundError: nothing readable is there.
-        TraceCutOffError: the file ends in the middle.
-        TraceFormatError: it is no trace that can be analyzed; the message says what it is.
-        UsageError: `reading` names a rank that the file does not hold.
+        TraceNotFoundError: the file does not exist or cannot be read.
+        TraceCutOffError: the file is cut off.
+        TraceFormatError: the file is not a trace that can be analyzed; the message says what it is.
+        UsageError: `reading` names a rank that the file does not contain.
     """
-    # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
+    # `--help` imports this module through the hooks, so slow imports are deferred.
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):
         return source
-    whole = _read_whole(
+    trace = _read_whole(
         source=source,
         progress=progress,
         cache=cache,
@@ -63,10 +63,10 @@ def read_trace(
         reading=reading,
     )
     if reading.rank is None:
-        return whole
+        return trace
     from tracelens_ext.trace.rank_traces import rank_of_merged_file
 
-    return rank_of_merged_file(whole, reading.rank)
+    return rank_of_merged_file(trace, reading.rank)
 
 
 def _read_whole(
@@ -76,7 +76,7 @@ def _read_whole(
     registry: PluginRegistry | None,
     reading: ReadingOptions,
 ) -> Trace:
-    """Read all of a file or document; arguments as of `read_trace`."""
+    """Read a file or document with all its ranks; the arguments are those of `read_trace`."""
     from tracelens_ext.readers.cache.store import open_cache
 
     if isinstance(source, Mapping | list):
@@ -91,7 +91,7 @@ def _read_whole(
     store = open_cache(cache, reading)
 
     def parse() -> Trace:
-        # a cached trace needs no reader
+        # Imported here, because a cached trace needs no reader.
         from tracelens_ext.readers.formats import read_file
 
         return cast(
@@ -110,11 +110,14 @@ def _read_whole(
         if store is None or not isinstance(source, str | os.PathLike):
             return parse()
         if reading.nsys is not None and _is_nsys_report(source):
-            return parse()  # what the cache holds was perhaps read without it
+            return (
+                parse()
+            )  # a cached trace may have been read without the program `nsys`
         return store.read(source, parse)
     except TraceFormatError as error:
         if not is_path or isinstance(error, TraceCutOffError):
             raise
+        # No reader of this distribution recognizes the file; a reader of another plugin may.
         from tracelens_ext.readers.formats import read_file
 
         trace = read_file(source, registry=registry, reading=reading, own=False)

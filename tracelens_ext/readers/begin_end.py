@@ -1,8 +1,9 @@
-"""Events that a file writes as two, a begin and an end, become one with a duration.
+"""Finds the pairs of a begin and an end that together are an event.
 
-In the "Trace Event Format" a begin (`"ph": "B"`) and its end (`"ph": "E"`) are on the same thread,
-and pairs nest: an end belongs to the last begin that is still open. A reader adds both to the
-`TraceBuilder` as events: a begin of the kind of the event plus `BEGIN`, an end of the kind `END`.
+In the "Trace Event Format", a begin (`"ph": "B"`) and its end (`"ph": "E"`) are on the same thread,
+and pairs are nested: an end belongs to the latest begin that is still open. A reader adds both to
+the `TraceBuilder`, the begin with the kind of the whole event plus `BEGIN`, the end with the kind
+`END`. The builder then makes one event of them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import numpy as np
 
 from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
-#: Added to the `EventKind` of an event that only begins.
+#: Added to the kind of an event for its begin.
 BEGIN: Final = 64
-#: The kind of what ends the last event of its thread that began.
+#: Kind of all ends.
 END: Final = 253
 
-#: Why such events are dropped.
+#: Reasons for dropping a begin or an end, as the user reads them.
 NO_END: Final = "begin events (ph: B) without an end"
 NO_BEGIN: Final = "end events (ph: E) without a begin"
 
@@ -28,24 +29,31 @@ class Pairs(NamedTuple):
 
     begin: Int64Array  #: rows of begins that have an end, (p,)
     end: Int64Array  #: rows of their ends, (p,)
-    is_open: BoolArray  #: True for begins without an end, (n,)
-    is_stray: BoolArray  #: True for ends without a begin, (n,)
+    is_open: BoolArray  #: whether an event is a begin without an end, (n,)
+    is_stray: BoolArray  #: whether an event is an end without a begin, (n,)
 
 
 def is_begin(kind: IntArray) -> BoolArray:
-    """Return which events only begin."""
+    """Return whether each event is a begin, given its kind."""
     begins: BoolArray = (kind >= BEGIN) & (kind < 2 * BEGIN)
     return begins
 
 
 def find_pairs(kind: IntArray, thread: IntArray, ts: Int64Array) -> Pairs:
-    """Find the end of each begin; all arguments of shape (n,).
+    """Find the end of each begin among n events.
 
-    An end without an open begin changes nothing. Of what is left, the begin that opens a level of a
-    thread and the end that closes it are neighbors among all that open or close that level:
+    On each thread, a begin opens a level of nesting, and its end closes that level. An end without
+    an open begin (a stray end) has no level:
 
         event   B   B   E   E   E      B
         level   1   2   2   1   stray  1
+
+    Among all begins and ends of a level, in order of time, a begin and its end are neighbors.
+
+    Args:
+        kind: kind of each event, (n,).
+        thread: thread of each event, (n,).
+        ts: time of each event, ns, (n,).
     """
     is_edge = is_begin(kind) | (kind == END)
     rows = np.flatnonzero(is_edge)
@@ -80,10 +88,13 @@ _NO_LEVEL: Final = 0
 
 
 def _levels(opens: BoolArray) -> Int64Array:
-    """Return the level that each event of a thread opens or closes, `_NO_LEVEL` of a stray end.
+    """Return the level that each event of a thread opens or closes; `_NO_LEVEL` for a stray end.
 
-    How many more begins than ends there were falls to a new low, below zero, at each stray end, and
-    nowhere else.
+    The balance (number of begins minus number of ends so far) reaches a new minimum below zero at
+    each stray end, and only there. The level is the balance above that minimum.
+
+    Args:
+        opens: True for begins, False for ends, in order of time.
     """
     balance = np.cumsum(np.where(opens, 1, -1))
     lowest = np.minimum.accumulate(np.minimum(balance, 0))

@@ -1,4 +1,7 @@
-"""The one door into a `Trace`: collects columns of readers, drops and counts what cannot be."""
+"""Collects the events that readers find and makes the `Trace`; drops and counts impossible events.
+
+All readers go through `TraceBuilder`, so every trace has passed the same checks.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +31,34 @@ from tracelens_ext.trace.corrections import corrected
 
 K = TypeVar("K", bound=Hashable)
 Columns = Mapping[str, IntArray]
-Arguments = Mapping[str, tuple[IntArray, IntArray]]  # rows, and values or codes
+#: Name of an argument → rows of the events that have it, and its values or codes.
+Arguments = Mapping[str, tuple[IntArray, IntArray]]
 
 
-#: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
-#: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
+#: Events with a start from the year 2116 on, a start more than 36 years before zero, or a duration
+#: of more than 104 days are dropped. Up to these limits (ns) differences and ends fit in 64 bits.
+#: `kineto.schema.MISSING_NS` is beyond them.
 _MOST_START = 2**62
 _MOST_BEFORE_ZERO = 2**60
 _MOST_DURATION = 2**53
-#: So is what begins farther from the middle event, as no recording lasts for a year; ten years
-#: where most events do, as then nothing tells which are wrong.
-_MOST_AWAY = 365 * 86_400 * 10**9
-#: A time of 0 was never set, unless another event begins so soon that the trace begins there; but
-#: one with an end was set, unless it lasts for hours, and nothing else begins meanwhile.
-_SOON = 10**6
-_HOURS = 3600 * 10**9
-#: Sums of the durations of a trace, ns, fit in 64 bits below this, 146 years.
-_MOST_IN_ALL = 2**62
+#: Events that begin more than a year (ns) from the middle event are dropped, since no recording
+#: lasts that long. If most events do, it is unclear which are wrong, and the limit is ten years.
+_MOST_DISTANCE = 365 * 86_400 * 10**9
+#: An event with a start and end of 0 has no recorded time, unless another event begins within this
+#: time (ns) of zero.
+_NEAR_ZERO = 10**6
+#: An event with a start of 0 and an end has no recorded start if it is longer than this (ns), and
+#: no other event begins within this time.
+_TOO_LONG_FROM_ZERO = 3600 * 10**9
+#: The durations of a trace must add up to less than this (146 years, ns), to fit in 64 bits.
+_MOST_TOTAL_DURATION = 2**62
 
 
 class Interner(dict[K, int], Generic[K]):
-    """Distinct values → small numbers in order of first sight; `interner[value]` adds it."""
+    """Numbers distinct values from 0, in the order in which they first occur.
+
+    `interner[value]` returns the number (code) of a value, and adds a value that is new.
+    """
 
     def __missing__(self, value: K) -> int:
         code = len(self)
@@ -56,7 +66,7 @@ class Interner(dict[K, int], Generic[K]):
         return code
 
     def codes(self, values: Iterable[K], count: int) -> Int32Array:
-        """Return the numbers of `count` values, shape (count,)."""
+        """Return the codes of `count` values, (count,)."""
         return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=count)
 
 
@@ -64,39 +74,46 @@ class DistinctRows(NamedTuple):
     """The distinct rows of several columns."""
 
     rows: list[tuple[int, ...]]  #: ascending
-    number: Int64Array  #: the place of each row of the columns among them, (n,)
+    row_index: Int64Array  #: for each row of the columns, its index in `rows`, (n,)
 
 
 def distinct_rows(*columns: IntArray) -> DistinctRows:
     """Return the distinct rows of columns, each of shape (n,)."""
     frame = pd.DataFrame(dict(enumerate(columns)))
     groups = frame.groupby(list(frame))
-    number = np.asarray(groups.ngroup(), dtype=np.int64)
-    count = int(number.max(initial=-1)) + 1
+    index = np.asarray(groups.ngroup(), dtype=np.int64)
+    count = int(index.max(initial=-1)) + 1
+    # For each distinct row, one of the rows of the columns that are equal to it.
     example = np.zeros(count, dtype=np.int64)
-    example[number] = np.arange(len(number))
+    example[index] = np.arange(len(index))
     values = [column[example].tolist() for column in columns]
     rows = list(zip(*values, strict=True))
-    return DistinctRows(rows, number)
+    return DistinctRows(rows, index)
 
 
-def map_distinct_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
-    """Return what rows of columns stand for, asked once for each distinct one, (n,)."""
+def map_distinct_rows(function: Callable[..., int], *columns: IntArray) -> Int64Array:
+    """Return `function(*row)` for each row of columns, (n,).
+
+    The function is called once for each distinct row.
+    """
     distinct = distinct_rows(*columns)
-    answers = [find(*row) for row in distinct.rows]
-    return np.array(answers, dtype=np.int64)[distinct.number]
+    results = [function(*row) for row in distinct.rows]
+    return np.array(results, dtype=np.int64)[distinct.row_index]
 
 
 def map_distinct_ids(
-    ids: IntArray, find: Callable[[Int64Array], Sequence[int]]
+    ids: IntArray, function: Callable[[Int64Array], Sequence[int]]
 ) -> Int64Array:
-    """Return what ids stand for, asked once for each distinct one; shape as `ids`."""
-    number, distinct = pd.factorize(ids, sort=True)
-    answers = find(np.asarray(distinct, dtype=np.int64))
-    return np.array(answers, dtype=np.int64)[number]
+    """Return the number that a function gives for each id; shape as `ids`.
+
+    The function is called once, with all distinct ids, and returns a number for each of them.
+    """
+    index, distinct_ids = pd.factorize(ids, sort=True)
+    results = function(np.asarray(distinct_ids, dtype=np.int64))
+    return np.array(results, dtype=np.int64)[index]
 
 
-#: Columns of one number an event, and their types.
+#: Columns with one number per event → their types.
 _COLUMNS: Final = {
     "ts": np.int64,
     "dur": np.int64,
@@ -108,7 +125,7 @@ _COLUMNS: Final = {
 
 
 class Labels(msgspec.Struct):
-    """What a trace calls its processes and threads."""
+    """The names of the processes and threads of a trace."""
 
     processes: dict[int | str, str] = {}
     process_labels: dict[int | str, str] = {}
@@ -117,7 +134,7 @@ class Labels(msgspec.Struct):
 
 @dataclass(eq=False)
 class _ArgumentPieces:
-    """An argument, as it was added batch by batch."""
+    """An argument, in a piece for each batch of events that was added."""
 
     rows: list[IntArray] = field(default_factory=list)
     values: list[IntArray] = field(default_factory=list)  #: or codes of `texts`
@@ -126,8 +143,13 @@ class _ArgumentPieces:
 class TraceBuilder:
     """Collects events and makes the `Trace`.
 
-    Attributes: interners for the codes that `add` takes, `texts` of raw texts as bytes;
-    `dropped`: reason → events left out.
+    Attributes:
+        names: names of events → the codes that `add` takes.
+        threads: process and thread → code.
+        categories: categories of events → code.
+        texts: texts of arguments (as JSON, in bytes) → code.
+        dropped: reason → number of events that were dropped for this reason.
+        metadata_events: number of events that only name something.
     """
 
     def __init__(self) -> None:
@@ -146,7 +168,7 @@ class TraceBuilder:
 
     @property
     def present(self) -> int:
-        """Events so far: those added, metadata, and those left out."""
+        """The number of events so far, including metadata events and dropped events."""
         return self._rows + self.metadata_events + sum(self.dropped.values())
 
     def add(self, columns: Columns, numbers: Arguments, texts: Arguments) -> None:
@@ -154,12 +176,13 @@ class TraceBuilder:
 
         Args:
             columns: `ts` and `dur` in ns, `name`, `kind`, `thread` and `category`, each (m,). The
-                kind may be one of `begin_end`, for events of which begin and end are apart.
-            numbers: argument → (rows among these m, integers).
-            texts: argument → (rows among these m, codes of `texts`).
+                begin and the end of an event may be separate, with the kinds that `begin_end.py`
+                defines.
+            numbers: argument → rows among these m events, and integers.
+            texts: argument → rows among these m events, and codes of `texts`.
         """
         if any(find(columns).any() for find in _IMPOSSIBLE.values()):
-            # so that reasons are told in the order of first sight
+            # Messages list the reasons in the order in which they first occur in the file.
             for reason in _IMPOSSIBLE:
                 self.dropped.setdefault(reason, 0)
         for name, dtype in _COLUMNS.items():
@@ -169,10 +192,10 @@ class TraceBuilder:
         self._rows += len(columns["ts"])
 
     def _add_arguments(
-        self, kept: dict[str, _ArgumentPieces], given: Arguments
+        self, all_pieces: dict[str, _ArgumentPieces], arguments: Arguments
     ) -> None:
-        for name, (rows, values) in given.items():
-            pieces = kept.setdefault(name, _ArgumentPieces())
+        for name, (rows, values) in arguments.items():
+            pieces = all_pieces.setdefault(name, _ArgumentPieces())
             pieces.rows.append((rows + self._rows).astype(np.int32, copy=False))
             pieces.values.append(values.astype(np.int64, copy=False))
 
@@ -186,14 +209,16 @@ class TraceBuilder:
         numbers: Columns,
         texts: Columns | None = None,
     ) -> None:
-        """Add m events whose arguments are full columns, negative where an event has none.
+        """Add m events whose arguments are columns with a value for each event.
+
+        A negative value means that the event does not have the argument.
 
         Args:
-            rows: `start` and `end` of each, ns, (m,).
+            rows: `start` and `end` of each event, ns, (m,).
             name: code of `names`, (m,).
-            kind: an `EventKind`, of each or of all.
+            kind: `EventKind` of each event, (m,), or of all.
             thread: code of `threads`, (m,).
-            category: code of `categories`, of each or of all.
+            category: code of `categories`, of each event, (m,), or of all.
             numbers: argument → integers, (m,).
             texts: argument → codes of `texts`, (m,).
         """
@@ -206,14 +231,14 @@ class TraceBuilder:
             "thread": thread,
             "category": zeros + category,
         }
-        given_texts = {}
+        text_arguments = {}
         for argument, codes in (texts or {}).items():
             if codes.max() >= 0:
-                given_texts[argument] = _present(codes)
-        given_numbers = {
-            argument: _present(values) for argument, values in numbers.items()
-        }
-        self.add(columns, given_numbers, given_texts)
+                text_arguments[argument] = _present_values(codes)
+        number_arguments = {}
+        for argument, values in numbers.items():
+            number_arguments[argument] = _present_values(values)
+        self.add(columns, number_arguments, text_arguments)
 
     def finish(
         self,
@@ -228,29 +253,29 @@ class TraceBuilder:
         unread: Mapping[str, int] | None = None,
         streams_run_in_order: bool = True,
     ) -> Trace:
-        """Return the trace of all that was added; times become relative to the first event.
+        """Return the trace of all events that were added; times count from the first event.
 
         Args:
             path: the file as the user named it.
-            format_name: what the reader calls the format.
-            bytes_read: size of the text, decompressed.
+            format_name: what the trace reports as its format.
+            bytes_read: the size of the file, decompressed.
             devices: the GPUs that the file describes.
             metadata: the other top-level members of the document.
-            labels: what processes and threads are called.
-            notes: what the user should know about the file, a sentence each.
-            unread: kind of event → number of events of which nothing is read.
-            streams_run_in_order: False where the streams of the file are hardware queues, on which
-                work of several streams runs side by side.
+            labels: the names of processes and threads.
+            notes: sentences for the user about the file.
+            unread: kind of event → number of events that were not read.
+            streams_run_in_order: False if the streams of the file are hardware queues, which run
+                the work of several streams side by side.
 
         Raises:
-            TraceFormatError: the events last so long that sums do not fit in 64 bits.
+            TraceFormatError: the durations add up to so much that sums do not fit in 64 bits.
         """
         labels = labels or Labels()
         events = self._plausible_events()
         columns = events.columns
         args = events.args
         ts: Int64Array = columns["ts"]
-        if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
+        if columns["dur"].sum(dtype=np.float64) >= _MOST_TOTAL_DURATION:
             problem = "has events that add up to more than a century"
             remedy = "check the unit of its durations; Kineto's are µs"
             raise TraceFormatError(path, problem, remedy)
@@ -288,7 +313,10 @@ class TraceBuilder:
         return corrected(trace, streams_run_in_order=streams_run_in_order)
 
     def _plausible_events(self) -> _Events:
-        """Return the events that can be, and count the others; the builder is empty afterwards."""
+        """Return the plausible events, and count the others as dropped.
+
+        The columns of the builder are released.
+        """
         events = self._joined_events()
         if (events.columns["kind"] >= begin_end.BEGIN).any():
             events = self._with_pairs(events)
@@ -297,24 +325,24 @@ class TraceBuilder:
         return events
 
     def _joined_events(self) -> _Events:
-        """Return the batches as whole columns."""
+        """Return all batches as whole columns."""
         columns = {
             name: _joined(self._columns[name], dtype)
             for name, dtype in _COLUMNS.items()
         }
-        texts, code_of_text = _without_spelling(self.texts)
+        texts, new_code = _without_white_space(self.texts)
         args = {}
         for name, pieces in self._numbers.items():
             rows = _joined(pieces.rows, np.int32)
             args[name] = ArgColumn(rows, _joined(pieces.values, np.int64))
         for name, pieces in self._texts.items():
             rows = _joined(pieces.rows, np.int32)
-            codes = code_of_text[_joined(pieces.values, np.int64)]
+            codes = new_code[_joined(pieces.values, np.int64)]
             args[name] = ArgColumn(rows=rows, values=codes, texts=texts)
         return _Events(columns, args)
 
     def _with_pairs(self, events: _Events) -> _Events:
-        """Make one event of each begin and its end; those without the other are dropped."""
+        """Make one event of each begin and its end; drop those that have no counterpart."""
         events = self._without(events, _NO_START, _has_no_start(events.columns))
         columns = events.columns
         pairs = begin_end.find_pairs(
@@ -324,16 +352,14 @@ class TraceBuilder:
             columns["ts"][pairs.end] - columns["ts"][pairs.begin]
         )
         columns["kind"][pairs.begin] -= begin_end.BEGIN
-        for reason, is_single in (
-            (begin_end.NO_END, pairs.is_open),
-            (begin_end.NO_BEGIN, pairs.is_stray),
-        ):
-            if is_single.any():
-                self.dropped[reason] += int(is_single.sum())
+        if pairs.is_open.any():
+            self.dropped[begin_end.NO_END] += int(pairs.is_open.sum())
+        if pairs.is_stray.any():
+            self.dropped[begin_end.NO_BEGIN] += int(pairs.is_stray.sum())
         return events.without(columns["kind"] >= begin_end.BEGIN)
 
     def _without(self, events: _Events, reason: str, is_bad: BoolArray) -> _Events:
-        """Return the events without bad ones, which are counted."""
+        """Return the events without bad ones, which are counted as dropped."""
         if not is_bad.any():
             return events
         self.dropped[reason] += int(is_bad.sum())
@@ -347,9 +373,9 @@ class _Events:
     columns: dict[str, npt.NDArray[Any]]  #: those of `_COLUMNS`, each (n,)
     args: dict[str, ArgColumn]
 
-    def without(self, is_left_out: BoolArray) -> _Events:
-        """Return the other events."""
-        is_kept = ~is_left_out
+    def without(self, is_dropped: BoolArray) -> _Events:
+        """Return the events that are not dropped."""
+        is_kept = ~is_dropped
         new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
         columns = {name: column[is_kept] for name, column in self.columns.items()}
         args = {
@@ -360,68 +386,74 @@ class _Events:
 
 
 def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the whole of pieces, which are released, to have only one column in memory twice."""
+    """Return the pieces of a column as one array, and release the pieces.
+
+    Thus only one column at a time is in memory twice.
+    """
     whole = np.concatenate([np.empty(0, dtype=dtype)] + pieces)
     pieces.clear()
     return whole
 
 
 def _has_no_start(columns: Columns) -> BoolArray:
-    """Return which events have no start time, or one in another age."""
+    """Return whether each event has no start time, or an implausible one, (n,)."""
     no_start: BoolArray = columns["ts"] <= -_MOST_BEFORE_ZERO
     no_start |= columns["ts"] >= _MOST_START
     return no_start
 
 
 def _has_no_duration(columns: Columns) -> BoolArray:
-    """Return which events have a negative duration, or one of months."""
+    """Return whether each event has a negative duration, or one of months, (n,)."""
     no_duration: BoolArray = columns["dur"] < 0
     no_duration |= columns["dur"] >= _MOST_DURATION
     return no_duration
 
 
 def _is_unset(columns: Columns) -> BoolArray:
-    """Return which events have a time of 0 that was never set.
+    """Return whether each event has a start of 0 because its time was not recorded, (n,).
 
-    No other event begins near it, or it is of a GPU, which never ran it.
+    An event without a duration has no recorded time if it is a GPU event (the GPU did not run it),
+    or if no other event begins near 0. An event with a duration has no recorded start if it would
+    last for hours, and no other event begins in that time.
     """
     ts = columns["ts"]
     dur = columns["dur"]
     is_zero = ts == 0
     if not is_zero.any() or is_zero.all():
         return np.zeros_like(is_zero)
-    nearest = int(np.abs(ts).min(where=~is_zero, initial=_MOST_START))
-    is_timeless = (nearest > _SOON) | np.isin(columns["kind"], model.GPU_KINDS)
-    is_too_long = np.minimum(dur, nearest) > _HOURS
-    is_unset: BoolArray = is_zero & np.where(dur == 0, is_timeless, is_too_long)
+    nearest_ns = int(np.abs(ts).min(where=~is_zero, initial=_MOST_START))
+    is_gpu_event = np.isin(columns["kind"], model.GPU_KINDS)
+    has_no_time = (nearest_ns > _NEAR_ZERO) | is_gpu_event
+    is_too_long = np.minimum(dur, nearest_ns) > _TOO_LONG_FROM_ZERO
+    is_unset: BoolArray = is_zero & np.where(dur == 0, has_no_time, is_too_long)
     return is_unset
 
 
 def _is_years_away(columns: Columns) -> BoolArray:
-    """Return which events begin years from the one in the middle."""
+    """Return whether each event begins years before or after the middle event, (n,)."""
     ts = columns["ts"]
     is_far: BoolArray = np.zeros(len(ts), dtype=bool)
     if not len(ts):
         return is_far
-    length = int(ts.max()) - int(ts.min())
-    if length <= _MOST_AWAY:
+    span = int(ts.max()) - int(ts.min())
+    if span <= _MOST_DISTANCE:
         return is_far
-    middle_place = len(ts) // 2
-    middle = np.partition(ts, middle_place)[middle_place]
+    middle_index = len(ts) // 2
+    middle = np.partition(ts, middle_index)[middle_index]
     distance = np.abs(ts - middle)
-    is_far = distance > _MOST_AWAY
+    is_far = distance > _MOST_DISTANCE
     if 2 * np.count_nonzero(is_far) >= len(ts):
-        is_far = distance > 10 * _MOST_AWAY
+        is_far = distance > 10 * _MOST_DISTANCE
     return is_far
 
 
 _NO_START: Final = "no usable start time (ts)"
-#: Why events are dropped → which.
+#: Reason for dropping events → function that finds them. Each event by itself shows these.
 _IMPOSSIBLE: Final[Mapping[str, Callable[[Columns], BoolArray]]] = {
     _NO_START: _has_no_start,
     "no usable duration (dur)": _has_no_duration,
 }
-#: And those that only the others show to be wrong.
+#: All reasons, with those that only a comparison with the other events shows.
 _IMPLAUSIBLE: Final = {
     **_IMPOSSIBLE,
     "no time collected (start and end are 0)": _is_unset,
@@ -429,28 +461,26 @@ _IMPLAUSIBLE: Final = {
 }
 
 
-class _PlainTexts(NamedTuple):
-    """Distinct texts."""
+class _CompactTexts(NamedTuple):
+    """JSON texts in their shortest form."""
 
-    texts: list[str]
-    code_of_text: Int64Array  #: of each of the texts that there were before
+    texts: list[str]  #: distinct
+    new_code: Int64Array  #: code of an original text → index in `texts`
 
 
-def _without_spelling(texts: Iterable[bytes]) -> _PlainTexts:
-    """Return the distinct texts without insignificant white space."""
+def _without_white_space(texts: Iterable[bytes]) -> _CompactTexts:
+    """Return JSON texts without insignificant white space; some become equal by that."""
     distinct: Interner[str] = Interner()
     codes = []
     for text in texts:
-        plain = text
+        compact = text
         with suppress(msgspec.DecodeError, RecursionError):
-            plain = msgspec.json.format(text, indent=-1)
-        codes.append(distinct[plain.decode("utf-8", "replace")])
-    return _PlainTexts(
-        texts=list(distinct), code_of_text=np.array(codes, dtype=np.int64)
-    )
+            compact = msgspec.json.format(text, indent=-1)
+        codes.append(distinct[compact.decode("utf-8", "replace")])
+    return _CompactTexts(texts=list(distinct), new_code=np.array(codes, dtype=np.int64))
 
 
-def _present(values: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the rows that have a value, and the values."""
+def _present_values(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows that have a value (one that is not negative), and their values."""
     rows = np.flatnonzero(values >= 0)
     return rows, values[rows]

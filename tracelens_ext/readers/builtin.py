@@ -1,8 +1,8 @@
-"""The formats that are read without a plugin, in the order in which they are asked.
+"""Lists the readers of this distribution, in the order in which they are tried.
 
-They come through the same hook as a plugin's readers. A format that is recognized by more than its
-first bytes comes before those that take whatever looks like theirs. What parses one is imported
-when a file is read.
+They are registered through the same hook as the readers of plugins. Formats with a specific mark
+come before formats that many files look like: the reader of Kineto's JSON takes any JSON. The
+module of a format is imported only when a file is read.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class FormatReader(Reader):
-    """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
+    """The reader of a format, which calls the function `read` of a module of this package."""
 
     name: str
     module: str
-    fits: Callable[[Path, bytes], object]  #: `recognises`
+    #: returns a true value for a file of the format, given its path and its first bytes
+    fits: Callable[[Path, bytes], object]
     how_to_record: str
     suffixes: tuple[str, ...] = ()
-    extra: str = ""
+    extra: str = ""  #: the extra of this distribution that the reader requires
+    merged_ranks: str = ""  #: how a file with several ranks is read, in a line
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return True if a file is of this format."""
         return bool(self.fits(path, head))
 
     def read_source(self, source: ByteSource) -> Trace:
-        """Read a file."""
+        """Read a file.
+
+        Raises:
+            TraceError: the file is not a trace that can be analyzed, or an extra is missing.
+        """
         try:
-            module, _, function = self.module.partition(":")
-            reader = import_module(f"tracelens_ext.readers.{module}")
-            trace: Trace = getattr(reader, function or "read")(source)
+            reader = import_module(f"tracelens_ext.readers.{self.module}")
+            trace: Trace = reader.read(source)
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
@@ -56,7 +61,10 @@ class FormatReader(Reader):
 
 
 def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None:
-    """Return True if a file is an SQLite database of that class; None where that is unknown."""
+    """Return True if a file is an SQLite database that a class of a module reads.
+
+    The result is None for a database that is gzipped or damaged.
+    """
     if not head.startswith(SQLITE_MAGIC):
         return False
     database = getattr(import_module(f"tracelens_ext.readers.{module}"), name)
@@ -80,7 +88,7 @@ _ROCPROF = "rocprofv3 --sys-trace"
 _JAX = "with jax.profiler.trace('folder'): …"
 
 _ROCPROF_JSON = re.compile(rb'[\xef\xbb\xbf\s]*\{\s*"rocprofiler-sdk-tool"\s*:')
-#: Titles of tables of rocprofv3, and of those before it.
+#: Titles of tables of rocprofv3, rocprof and rocprofv2.
 _ROCPROF_TABLES = re.compile(
     rb'[\xef\xbb\xbf]*"?[A-Z][A-Za-z]*(?:_[A-Z][A-Za-z]*)*"?,[^\n]*_Timestamp"?'
     rb'|"Index","KernelName",[^\n]*"BeginNs"|"Name","Calls","TotalDurationNs"'
@@ -90,33 +98,35 @@ _ROCPROF_RESULTS = re.compile(
     rb'"(?:CPU H(?:IP|SA) API|COPY|GPU\d+|Markers and Ranges)"',
     re.DOTALL,
 )
-#: A profile of JAX begins with a plane: its id, if it is not 0, and its name.
+#: Beginning of a JAX profile: a plane, with its id (if that is not 0) and its name.
 _PLANE = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12.(?:/host:|/device:)"
 )
-#: Planes, errors, warnings and names of hosts: what there is in a profile.
+#: First byte of each field that a JAX profile may begin with: planes, errors, warnings, hosts.
 _PLANE_FIELDS = (b"\n", b"\x12", b"\x1a", b'"')
 _PLANE_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
-#: A packet that begins with its time, sequence, clock, descriptor of a track or clock snapshot.
+#: Beginning of a Perfetto trace: a packet whose first field is its time, sequence, clock, the
+#: descriptor of a track, or a snapshot of clocks.
 _PACKET = re.compile(
     rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)"
 )
 
 
-def _named(path: Path, suffixes: tuple[str, ...]) -> bool:
+def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return True if the name of a file, without `.gz`, has one of the suffixes."""
     return path.name.lower().removesuffix(".gz").endswith(suffixes)
 
 
 def _is_nsys_report(path: Path, head: bytes) -> bool:
-    """Return True if the content is a report, or may be one and the name says so."""
+    """Return True if the content is a report, or if the name is and the content may be one."""
     text = head.lstrip()
-    if _named(path, NSYS_REPORTS):
+    if _has_suffix(path, NSYS_REPORTS):
         return bool(text) and not text.startswith((b"{", b"[", SQLITE_MAGIC))
     return text.startswith(b"NVIDIA Tegra Profiler Report")
 
 
 def _is_nsys_table(_: Path, head: bytes) -> bool:
-    """Return True if a file begins with a table of `nsys stats`, possibly after messages."""
+    """Return True if a file begins with a table of `nsys stats`, perhaps after messages."""
     if head.startswith(b"{"):
         return False
     from tracelens_ext.readers.nsys.csv_tables import report_in
@@ -125,49 +135,58 @@ def _is_nsys_table(_: Path, head: bytes) -> bool:
 
 
 def _is_rocpd(path: Path, head: bytes) -> bool:
-    """Return True if a file has the tables of rocpd; by its name if it is gzipped or damaged."""
-    answer = _is_database(
-        module="rocprof.rocpd", name="RocpdDatabase", path=path, head=head
-    )
-    if answer is not None:
-        return answer
+    """Return True if a file has the tables of rocpd.
+
+    A database that is gzipped or damaged is recognized by its name.
+    """
+    is_rocpd = _is_database("rocprof.rocpd", "RocpdDatabase", path, head)
+    if is_rocpd is not None:
+        return is_rocpd
     return ".db" in path.suffixes
 
 
 def _is_rpd(path: Path, head: bytes) -> bool:
-    """Return True if a file has the tables of rocmProfileData; by its name if it is gzipped."""
-    answer = _is_database(
-        module="rocprof.rpd", name="RpdDatabase", path=path, head=head
-    )
-    return ".rpd" in path.suffixes if answer is None else answer
+    """Return True if a file has the tables of rocmProfileData.
+
+    A database that is gzipped or damaged is recognized by its name.
+    """
+    is_rpd = _is_database("rocprof.rpd", "RpdDatabase", path, head)
+    if is_rpd is not None:
+        return is_rpd
+    return ".rpd" in path.suffixes
 
 
 def _is_rocprof_results(path: Path, head: bytes) -> object:
-    """Return True if a file is a database of rocprof, before rocprofv3, or its JSON."""
+    """Return a true value if a file is a database or JSON of rocprof, before rocprofv3."""
     is_json = _ROCPROF_RESULTS.match(head)
-    return is_json or _is_database(
-        module="rocprof.results", name="ResultsDatabase", path=path, head=head
-    )
+    return is_json or _is_database("rocprof.results", "ResultsDatabase", path, head)
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
-    """Return True if the content begins with a plane, or may and the name says so."""
-    return (
-        head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
-    )
+    """Return a true value if the content begins with a plane.
+
+    If the name is that of a profile, the first byte suffices.
+    """
+    if _has_suffix(path, XPLANE):
+        return head.startswith(_PLANE_FIELDS)
+    return _PLANE.match(head)
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
-    """Return True if the content begins with a packet, or may and the name says so."""
-    may_be = head and not head.lstrip().startswith((b"{", b"["))
-    return may_be if _named(path, _PERFETTO) else _PACKET.match(head)
+    """Return a true value if the content begins with a packet.
+
+    If the name is that of a Perfetto trace, any content that is not JSON suffices.
+    """
+    if _has_suffix(path, _PERFETTO):
+        return head and not head.lstrip().startswith((b"{", b"["))
+    return _PACKET.match(head)
 
 
 def _is_json(_: Path, head: bytes) -> bool:
-    """Return True if a file begins like JSON; JSON that is not a trace is refused."""
+    """Return True if a file begins like JSON; its reader refuses JSON that is not a trace."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
-    # which UTF-16 has there
-    return text.startswith((b"{", b"[")) and text[1:2] != b"\0"
+    is_utf16 = text[1:2] == b"\0"
+    return text.startswith((b"{", b"[")) and not is_utf16
 
 
 READERS: list[Reader] = [
@@ -259,11 +278,13 @@ READERS: list[Reader] = [
         fits=_is_json,
         how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
         suffixes=_JSON,
+        merged_ranks="a file with the merged traces of several ranks is read as one trace "
+        "per rank; report and fleet read all ranks, other commands the one in --rank N",
     ),
 ]
 
 
 @hookimpl
 def tracelens_readers() -> list[Reader]:
-    """The readers, in the order in which they are asked."""
+    """Return the readers of this distribution, in the order in which they are tried."""
     return READERS

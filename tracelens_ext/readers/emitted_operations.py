@@ -1,4 +1,4 @@
-"""The text of ranges that `torch.autograd.profiler.emit_nvtx` makes: operations of PyTorch."""
+"""Decodes the ranges that `torch.autograd.profiler.emit_nvtx` makes for operations of PyTorch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class EmittedOperation(NamedTuple):
     """The operation that a range of `torch.autograd.profiler.emit_nvtx` describes.
 
     Attributes:
-        name: the operation.
-        sequence: its sequence number, `NONE` without.
-        call: the number of the call, of which an outer one is lower; `NONE` without.
-        sizes: the shapes as JSON; empty without.
+        name: the name of the operation.
+        sequence: its sequence number; `NONE` if the text has none.
+        call: the number of the call, which is higher than that of an outer call; `NONE` if the text
+            has none.
+        sizes: the shapes of the operands as JSON; empty if the text has none.
     """
 
     name: bytes
@@ -35,9 +36,9 @@ class EmittedOperation(NamedTuple):
 
 
 def emitted_op(text: bytes) -> EmittedOperation | None:
-    """Return the operation that the text of a range describes; None of other texts.
+    """Return the operation that the text of a range describes; None for any other text.
 
-    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`
+    Example: `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`.
     """
     match = _EMITTED.search(text)
     if match is None or match.start() == 0:
@@ -53,14 +54,14 @@ def emitted_op(text: bytes) -> EmittedOperation | None:
 
 
 class RangeColumns(NamedTuple):
-    """What the texts of m ranges say; each array has the shape (m,), with `NONE` for nothing.
+    """The events that m ranges become; each array has the shape (m,).
 
     Attributes:
         name: code of the name.
-        kind: the kind of event: `CPU_OP` of an emitted operation, else `USER_ANNOTATION`.
-        call: the number of the call.
-        sequence: the sequence number.
-        dims: code of the text of shapes.
+        kind: `CPU_OP` for a range that describes an operation, else `USER_ANNOTATION`.
+        call: number of the call; `NONE` for other ranges.
+        sequence: sequence number; `NONE` for other ranges.
+        dims: code of the text of the shapes; `NONE` for other ranges.
     """
 
     name: Int64Array
@@ -71,7 +72,7 @@ class RangeColumns(NamedTuple):
 
 
 def describe_ranges(texts: Sequence[bytes], builder: TraceBuilder) -> RangeColumns:
-    """Return what the texts of ranges say, with codes of a builder."""
+    """Return the events that ranges become, given their texts; codes are those of a builder."""
     distinct: Interner[bytes] = Interner()
     codes = distinct.codes(texts, len(texts))
     descriptions = [_describe(text, builder) for text in distinct]
@@ -82,7 +83,7 @@ def describe_ranges(texts: Sequence[bytes], builder: TraceBuilder) -> RangeColum
 
 
 def _describe(text: bytes, builder: TraceBuilder) -> tuple[int, ...]:
-    """Return name, kind, call, sequence number and shapes of a text, in the order of fields."""
+    """Return the fields of `RangeColumns` for one text."""
     operation = emitted_op(text)
     if operation is None:
         name = builder.names[text.decode("utf-8", "replace")]

@@ -1,8 +1,8 @@
-"""The readers that take part, and which of them reads a source; errors for files that none reads.
+"""Finds the reader of a file or document, and explains files that no reader recognizes.
 
-This distribution's own readers (`builtin.py`) and those of plugins come through the hook
-`tracelens_readers`. Plugins of others are asked only about files that none of our own can read, so
-that none of them can take PyTorch's traces over.
+The readers of this distribution (`builtin.py`) and those of other plugins are registered through
+the hook `tracelens_readers`. Other plugins are tried only for files that no reader of this
+distribution can read, so that a plugin cannot take over the traces of PyTorch.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
-#: How much of a file a reader sees before it says whether it recognizes it.
+#: Number of bytes of a file by which readers recognize their format.
 HEAD_BYTES = 4096
 
 
 def offered_readers(registry: PluginRegistry | None = None) -> list[Offered[Reader]]:
-    """Return all readers: our own, then those of other plugins, each in order of precedence."""
+    """Return the readers of this distribution, then those of other plugins, by precedence."""
     offered = (registry or default_registry()).offers("tracelens_readers", _check)
     return sorted(offered, key=lambda reader: not reader.plugin.own)
 
 
 def suffixes_of(reader: Reader) -> tuple[str, ...]:
-    """Return the suffixes of a reader, which need not derive from `Reader`."""
+    """Return the suffixes of a reader; it need not derive from `Reader`, so it may have none."""
     return tuple(getattr(reader, "suffixes", ()))
 
 
@@ -51,13 +51,22 @@ def read_document(
     path: str = "<dict>",
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
-    """Return the trace of a loaded JSON document, or of its list of events."""
+    """Return the trace of JSON that is already parsed.
+
+    Args:
+        document: a document, its list of events, or a list of documents of several ranks.
+        path: what messages call the document.
+        reading: the options of the reader.
+
+    Raises:
+        TraceFormatError: the document is not a trace that can be analyzed.
+    """
     from tracelens_ext.readers.kineto import documents, reader
     from tracelens_ext.readers.rocprof import json_records
 
     if isinstance(document, list) and _are_documents(document):
-        of_ranks = cast("list[Mapping[str, object]]", document)
-        trace = documents.from_documents(of_ranks, path)
+        documents_of_ranks = cast("list[Mapping[str, object]]", document)
+        trace = documents.from_documents(documents_of_ranks, path)
         return with_directions(trace)
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
@@ -65,16 +74,18 @@ def read_document(
     events = members.get("traceEvents")
     if not isinstance(events, list):
         raise given.refuse_members(path, map(str, members))
-    others = {key: value for key, value in members.items() if key != "traceEvents"}
-    trace = with_directions(reader.from_events(events, others, path))
+    other_members = {
+        key: value for key, value in members.items() if key != "traceEvents"
+    }
+    trace = with_directions(reader.from_events(events, other_members, path))
     refuse_trace(trace)
     return trace
 
 
-def _are_documents(listed: list[Any]) -> bool:
-    """Return True for a list of documents, one a rank; False for one of events."""
-    return bool(listed) and all(
-        isinstance(item, Mapping) and "traceEvents" in item for item in listed
+def _are_documents(items: list[Any]) -> bool:
+    """Return True for a list of documents (one per rank), False for a list of events."""
+    return bool(items) and all(
+        isinstance(item, Mapping) and "traceEvents" in item for item in items
     )
 
 
@@ -87,11 +98,22 @@ def read_file(
     *,
     own: bool,
 ) -> Trace | None:
-    """Read a file with the first reader that recognizes it; arguments as of `read_trace`.
+    """Read a file with the first reader that recognizes it.
 
-    If `own` is True this distribution's readers are asked, else those of other plugins. An error of
-    theirs becomes a problem of the registry, and None is returned for a file that none of them can
-    read. Raises TraceError where the file cannot be read, or holds no trace that can be analyzed.
+    Args:
+        source: the file; it and the next arguments are those of `read_trace`.
+        progress: as above.
+        cache: as above.
+        registry: as above.
+        reading: as above.
+        own: True to try the readers of this distribution, False to try those of other plugins. An
+            error in another plugin becomes a problem of the registry.
+
+    Returns:
+        The trace; None if `own` is False and no plugin can read the file.
+
+    Raises:
+        TraceError: the file cannot be read, or is not a trace that can be analyzed.
     """
     registry = registry or default_registry()
     offered = offered_readers(registry)
@@ -103,13 +125,13 @@ def read_file(
             if reader.plugin.own is not own:
                 continue
             is_recognized = False
-            value = None
+            answer = None
             with nullcontext() if own else registry.guard(reader.plugin.name):
                 is_recognized = reader.item.recognises(Path(opened.path), head)
                 if is_recognized:
-                    value = _value_of(reader.item, opened)
+                    answer = _answer_of(reader.item, opened)
             if is_recognized:
-                return _trace_of(value, opened.path, reading)
+                return _trace_of(answer, opened.path, reading)
         if not own:
             return None
         if not offered:
@@ -119,28 +141,36 @@ def read_file(
         raise _refusal(opened, head)
 
 
-def _value_of(reader: Reader, opened: given.ByteSource) -> Mapping[str, object] | Trace:
-    """Ask a reader, which may be a stranger's and answer anything, for the trace of a file."""
+def _answer_of(
+    reader: Reader, opened: given.ByteSource
+) -> Mapping[str, object] | Trace:
+    """Return what a reader returns for a file: a trace, or a document of Kineto.
+
+    Raises:
+        PluginAnswerError: the reader of a plugin returned something else.
+    """
     read_source = getattr(reader, "read_source", None) or partial(
         Reader.read_source, reader
     )
-    value = read_source(opened)
-    if not isinstance(value, Mapping | Trace):
-        raise PluginAnswerError(f"{reader.name}: {type(value).__name__} is not a trace")
-    return value
+    answer = read_source(opened)
+    if not isinstance(answer, Mapping | Trace):
+        raise PluginAnswerError(
+            f"{reader.name}: {type(answer).__name__} is not a trace"
+        )
+    return answer
 
 
 def _trace_of(
-    value: Mapping[str, object] | Trace | None, path: str, reading: ReadingOptions
+    answer: Mapping[str, object] | Trace | None, path: str, reading: ReadingOptions
 ) -> Trace | None:
-    """Return the trace that a reader's answer stands for; None where it failed."""
-    if value is None:
+    """Return the trace of a reader's answer; None if the reader failed and gave no answer."""
+    if answer is None:
         return None
-    if isinstance(value, Mapping):
-        trace = read_document(value, path, reading)
+    if isinstance(answer, Mapping):
+        trace = read_document(answer, path, reading)
         provenance = replace(trace.provenance, format="read by a plugin")
         return replace(trace, provenance=provenance)
-    trace = with_directions(value)
+    trace = with_directions(answer)
     if trace.provenance.path != path:
         trace = replace(trace, provenance=replace(trace.provenance, path=path))
     refuse_trace(trace)
@@ -148,7 +178,7 @@ def _trace_of(
 
 
 def _refusal(opened: given.ByteSource, head: bytes) -> TraceFormatError:
-    """Return the error for a file that none of our readers recognizes."""
+    """Return the error for a file that no reader of this distribution recognizes."""
     if not head.startswith(given.SQLITE_MAGIC):
         return refuse_bytes(opened.path, head)
     from tracelens_ext.readers.nsys import sqlite
@@ -159,13 +189,13 @@ def _refusal(opened: given.ByteSource, head: bytes) -> TraceFormatError:
         return refusal
     try:
         sqlite.read(opened)
-    except TraceFormatError as error:  # it says which tables the database has
+    except TraceFormatError as error:  # its message lists the tables of the database
         return error
     return refuse_bytes(opened.path, head)
 
 
 def is_recognised(path: Path, head: bytes) -> bool:
-    """Return True if a reader that takes part recognizes a file by its path and first bytes."""
+    """Return True if any reader recognizes a file by its path and its first bytes."""
     registry = default_registry()
     for reader in offered_readers(registry):
         with registry.guard(reader.plugin.name):
@@ -185,19 +215,22 @@ def _check(reader: object) -> None:
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
 
 
-#: Arguments of a copy, texts: its direction, and the kinds of memory on both sides.
+#: Arguments of a copy: its direction, and the kinds of memory that it reads and writes.
 _COPY_ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
 
 
 def with_directions(trace: Trace) -> Trace:
-    """Return the trace with names such as `Memcpy HtoD (Pageable -> Device)` for `Memcpy`."""
+    """Return a trace in which copies named `Memcpy` have full names.
+
+    Example: `Memcpy HtoD (Pageable -> Device)`, from the arguments of the copy.
+    """
     if _COPY_ARGUMENTS[0] not in trace.args:
         return trace
     rows = trace.rows_of(EventKind.MEMCPY)
     has_no_direction = trace.named(trace.name[rows], lambda name: name == "Memcpy")
     rows = rows[has_no_direction]
     columns = [trace.arg(name) for name in _COPY_ARGUMENTS]
-    texts = columns[0].texts or []  # all columns share them
+    texts = columns[0].texts or []  # all text arguments of a trace share a list
     values = [column.at(rows) for column in columns]
     distinct = distinct_rows(*values)
 
@@ -210,7 +243,7 @@ def with_directions(trace: Trace) -> Trace:
         codes.append(code)
     code_of_distinct = np.array(codes, dtype=np.int32)
     names = trace.name.copy()
-    names[rows] = code_of_distinct[distinct.number]
+    names[rows] = code_of_distinct[distinct.row_index]
     return replace(trace, name=names, names=list(code_of_name))
 
 
@@ -221,20 +254,21 @@ def _name_of_copy(direction: str, source: str, target: str) -> str:
     return name
 
 
-# Files of other tools are recognized, so that the message says what to do.
+# Errors for files of other tools, which say what the file is and what to do.
 
 _UNPACK = "unpack it and give one of its traces"
 _ANALYZE_WORKBOOK = (
     "give the trace that the report was made from, or compare reports with: "
     "tracelens-ext compare"
 )
-_TAR_PLACE = slice(257, 263)
-#: How text in other encodings begins: with a byte order mark, or with a bracket.
+#: Bytes of a tar archive with its mark.
+_TAR_MARK = slice(257, 263)
+#: Beginnings of text in other encodings (a byte order mark or a bracket), and the encoding.
 _ENCODINGS = (
     ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"[\0\0\0", b"\0\0\0"), "UTF-32"),
     ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0["), "UTF-16"),
 )
-#: First bytes of a file, what it is, and what to do; nothing but to give another file if empty.
+#: First bytes of a file, what it is, and what to do with it (empty if it cannot be converted).
 _MAGIC = (
     (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
@@ -254,10 +288,10 @@ _A_PICKLE = (
     "is a pickle, not a trace; PyTorch memory snapshots are read by one command only"
 )
 
-#: Processes of the legacy profiler.
-_LEGACY = {"CPU functions", "CUDA functions"}
+#: Names of the processes in exports of PyTorch's legacy profiler.
+_LEGACY_PROCESSES = {"CPU functions", "CUDA functions"}
 _MOST_DEVICES = 128
-#: Kinds of events of which a trace needs one.
+#: A trace without events of these kinds cannot be analyzed.
 _RECORDED_KINDS = tuple(kind for kind in EventKind if kind < EventKind.FLOW_START)
 
 
@@ -277,21 +311,22 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
         return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
     if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):
         return TraceFormatError(path, _NSIGHT_COMPUTE, _RECORD_TIMELINE)
-    if head[_TAR_PLACE].startswith(b"ustar"):
+    if head[_TAR_MARK].startswith(b"ustar"):
         return TraceFormatError(
             path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)"
         )
     expected = "list the supported formats with: tracelens-ext formats"
     if name.endswith(".xlsx"):
         return TraceFormatError(path, "is a workbook, not a trace", _ANALYZE_WORKBOOK)
-    for magic, what, remedy in _MAGIC:
+    for magic, description, remedy in _MAGIC:
         if text.startswith(magic):
-            return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
+            problem = f"is {description}, not a trace"
+            return TraceFormatError(path, problem, remedy or expected)
     return TraceFormatError(path, "is not a trace in a known format", expected)
 
 
 def refuse_trace(trace: Trace) -> None:
-    """Raise a TraceFormatError for a trace that holds nothing that PyTorch's profiler records."""
+    """Raise TraceFormatError for a trace without any event that can be analyzed."""
     path = trace.provenance.path
     _refuse_many_devices(trace)
     if trace.count_of(*_RECORDED_KINDS):
@@ -306,7 +341,7 @@ def refuse_trace(trace: Trace) -> None:
         )
         remedy = "give the file that JAX itself wrote during a run on a GPU"
         raise TraceFormatError(path, problem, remedy)
-    if _LEGACY & {process for process, _ in trace.threads}:
+    if _LEGACY_PROCESSES & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
         raise TraceFormatError(path, f"{problem}, which is not supported", given.RECORD)
     categories = sorted({category for category in trace.categories if category})
@@ -323,7 +358,10 @@ def refuse_trace(trace: Trace) -> None:
 
 
 def _refuse_many_devices(trace: Trace) -> None:
-    """Raise a TraceFormatError for more devices than any machine has; tables have rows for each."""
+    """Raise TraceFormatError for more devices than any machine has.
+
+    Tables have rows for each device, so a damaged file could make them very large.
+    """
     device = trace.device
     if not len(device):
         return

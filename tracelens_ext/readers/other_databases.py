@@ -1,4 +1,4 @@
-"""SQLite databases of other programs, recognized by their tables, and what to do instead."""
+"""Recognizes SQLite databases of programs that are not supported, by their tables."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from tracelens_ext.readers.sqlite_columns import Database
 
 @dataclass(frozen=True)
 class OtherDatabase:
-    """A database that is known, and not read."""
+    """A kind of database that is recognized, but not supported."""
 
-    problem: str  #: what the file is, a clause
-    remedy: str  #: what to do instead, a clause
-    #: takes the name of the file and the names of its tables, in lower case
+    problem: str  #: what the file is, as a clause of a message
+    remedy: str  #: what to do instead, as a clause of a message
+    #: returns True for such a database, given the name of the file and the names of its tables,
+    #: both in lower case
     fits: Callable[[str, Collection[str]], bool]
 
 
-def _is_of_ascend(_: str, tables: Collection[str]) -> bool:
-    of_ascend = {
+def _is_ascend_database(_: str, tables: Collection[str]) -> bool:
+    tables_of_ascend = {
         "pytorch_api",
         "cann_api",
         "task",
         "enum_api_type",
         "session_time_info",
     }
-    return "string_ids" in tables and not of_ascend.isdisjoint(tables)
+    return "string_ids" in tables and not tables_of_ascend.isdisjoint(tables)
 
 
-def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
+def _is_dlprof_database(name: str, tables: Collection[str]) -> bool:
     return name.startswith("dlprof") or any("dlprof" in table for table in tables)
 
 
@@ -41,18 +42,18 @@ _DATABASES: Final = (
     OtherDatabase(
         problem="is a database of Ascend's profiler (msprof), which is not supported",
         remedy="open it with MindStudio Insight",
-        fits=_is_of_ascend,
+        fits=_is_ascend_database,
     ),
     OtherDatabase(
         problem="is a database of DLProf, which is not supported",
         remedy="give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to it",
-        fits=_is_of_dlprof,
+        fits=_is_dlprof_database,
     ),
 )
 
 
 class _AnyDatabase(Database):
-    """A database of which only the names of the tables are read."""
+    """Any database; only the names of its tables are read."""
 
     format = "trace"
     remedy = "create it again"
@@ -62,7 +63,7 @@ class _AnyDatabase(Database):
 
 
 def refuse_database(source: ByteSource) -> TraceFormatError | None:
-    """Return the error for a database of a program that is known; None for any other file."""
+    """Return the error for a database of a recognized program; None for any other file."""
     try:
         with _AnyDatabase(source.path, source.file_or_bytes()) as database:
             tables = {table.lower() for table in database.tables}

@@ -1,8 +1,8 @@
-"""The columns of a profiler's SQLite database, which is opened read-only and not trusted.
+"""Reads columns of a profiler's SQLite database, which is opened read-only and not trusted.
 
-Only real tables and stored columns are read: a view, a virtual table or a generated column of a
-hostile file could run any query. A missing table or column is read as empty, since profilers often
-leave out tables without rows, and every version of a profiler has other columns.
+Only real tables and stored columns are read, because a view, a virtual table or a generated column
+of a hostile file could run any query. A missing table or column is read as empty: profilers often
+leave out tables without rows, and each version of a profiler has different columns.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tracelens_ext.trace import Int64Array
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
-#: Where the header of a database says how it was written, and the two ways.
+#: Bytes of the header that say how the database is written, and their two values.
 _WRITE_VERSION = slice(18, 20)
 _WRITE_AHEAD_LOG = b"\x02\x02"
 _ROLLBACK_JOURNAL = b"\x01\x01"
 _SETTINGS = ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0")
-_TABLES_NAMED = 5
-#: What SQL gives for a column: its whole number, or a substitute where a row has none.
+#: A message about an unknown database names this many of its tables.
+_TABLES_IN_MESSAGE = 5
+#: SQL for the whole number in a column (0), or a substitute (1) if a row has none.
 _WHOLE_NUMBER = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
 
 
@@ -41,13 +42,17 @@ class OtherDatabaseError(TraceFormatError):
 
 
 class Database(Tables):
-    """An open database, of a file or of the bytes of one.
+    """An open database. Each supported kind of database is a subclass.
+
+    Args:
+        path: the name of the file in messages.
+        source: the path of the database, or its bytes.
 
     Attributes:
-        format: what the database should be, in words.
-        remedy: what to do when it is something else, or damaged.
-        path: what messages call the file.
-        size: of the database, in bytes.
+        format: the name of this kind of database in messages.
+        remedy: what the user should do if the file is something else, or damaged.
+        path: the name of the file in messages.
+        size: the size of the database in bytes.
         tables: the names of the columns of each table.
 
     Raises:
@@ -86,17 +91,18 @@ class Database(Tables):
             raise OtherDatabaseError(self.path, problem, self.remedy)
 
     def _tables_in_words(self) -> str:
+        """Return a clause that names some of the tables."""
         if not self.tables:
             return "it has no tables"
         names = sorted(self.tables)
-        words = one_line(", ".join(names[:_TABLES_NAMED]))
-        if len(names) > _TABLES_NAMED:
+        words = one_line(", ".join(names[:_TABLES_IN_MESSAGE]))
+        if len(names) > _TABLES_IN_MESSAGE:
             words += " …"
         return f"its tables: {words}"
 
     @classmethod
     def is_one(cls, path: Path) -> bool | None:
-        """Tell if a file is such a database; None if it is damaged or cannot be read."""
+        """Return True if a file is a database of this kind; None if it is damaged or unreadable."""
         try:
             with path.open("rb") as file:
                 if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
@@ -123,6 +129,7 @@ class Database(Tables):
         )
 
     def _real_tables(self) -> dict[str, frozenset[str]]:
+        """Return the stored columns of each table, without views and virtual tables."""
         rows = self._connection.execute(
             "SELECT CAST(name AS TEXT) FROM sqlite_master"
             " WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND rootpage > 0"
@@ -140,7 +147,7 @@ class Database(Tables):
         return frozenset(columns)
 
     def _is_ours(self) -> bool:
-        """Tell if `tables` are those of the format."""
+        """Return True if the database, by its `tables`, is of this kind."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -155,15 +162,16 @@ class Database(Tables):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise an error of SQLite as one that names the file and says what to do."""
+        """Convert errors of SQLite to errors that name the file and say what to do."""
         try:
             yield
         except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
             reason = one_line(str(error))
-            # a length in it that is wrong, as a rule
-            if isinstance(error, MemoryError):
+            if isinstance(error, MemoryError):  # usually because a length is damaged
                 reason = "it requests more memory than is available"
-            elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
+            elif isinstance(
+                error, UnicodeDecodeError
+            ):  # from a message that quotes the file
                 reason = "its text is not UTF-8"
             problem = f"is a damaged SQLite database ({reason})"
             raise TraceFormatError(self.path, problem, self.remedy) from None
@@ -171,7 +179,7 @@ class Database(Tables):
             raise TraceNotFoundError.of(self.path, error) from None
 
     def has_rows(self, table: str) -> bool:
-        """Tell if a table exists and has a row."""
+        """Return True if a table exists and has a row."""
         return any(self._rows(table, ["1"], " LIMIT 1"))
 
     def count(self, table: str) -> int:
@@ -181,7 +189,13 @@ class Database(Tables):
     def _rows(
         self, table: str, expressions: list[str], where: str = ""
     ) -> Iterator[list[Any]]:
-        """Yield the rows of a query in batches, in the table's order whatever its indices."""
+        """Yield the rows of a query in batches, in the order of the table.
+
+        Args:
+            table: the name of the table; one that does not exist has no rows.
+            expressions: the SQL expressions to select.
+            where: the rest of the query, such as a condition.
+        """
         if table not in self.tables:
             return
         selected = ", ".join(expressions)
@@ -193,7 +207,7 @@ class Database(Tables):
             with self._explained():
                 rows = cursor.fetchmany(_ROWS_AT_ONCE)
                 row_count += len(rows)
-                # A row takes a byte at least.
+                # A row takes at least a byte, so more rows mean that the table is a circle.
                 if row_count > self.size:
                     raise sqlite3.DatabaseError("a table has no end")
             if not rows:
@@ -203,15 +217,16 @@ class Database(Tables):
     def chunks(
         self, table: str, columns: tuple[str, ...], where: Equal | None = None
     ) -> Iterator[dict[str, Int64Array]]:
-        """Yield the whole numbers of a table, some hundred thousand rows at a time, in its order.
+        """Yield columns of whole numbers in chunks of some hundred thousand rows.
 
         Args:
-            table: its name; a table that does not exist has no rows.
-            columns: the names of those that are read.
-            where: a condition, on a column that is certain to exist.
+            table: the name of the table; one that does not exist has no rows.
+            columns: the names of the columns.
+            where: a condition that the rows meet; its column must exist.
 
         Yields:
-            The columns by name; `MISSING` stands where a row has no whole number.
+            Column → its numbers in consecutive rows, in the order of the table, with `MISSING` for
+            a row without a whole number.
         """
         stored_columns = self.tables.get(table, frozenset())
         stored = [name for name in columns if name in stored_columns]
@@ -230,7 +245,7 @@ class Database(Tables):
     def texts(
         self, table: str, column: str, where: Equal | None = None
     ) -> Iterator[bytes | None]:
-        """Yield the texts of a column in the table's order; None for a row or a column without."""
+        """Yield the texts of a column in the order of the table; None for a missing text."""
         expression = "NULL"
         if column in self.tables.get(table, frozenset()):
             expression = f"CAST({_quoted(column)} AS TEXT)"
@@ -241,7 +256,7 @@ class Database(Tables):
                 yield text
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
-        """Return the texts of a column in the rows with some ids; None for a missing row."""
+        """Return the texts of a column in the rows with the given ids; None for a missing row."""
         columns = self.tables.get(table, frozenset())
         if not {"id", column} <= columns:
             return [None] * len(ids)
@@ -262,7 +277,7 @@ class Database(Tables):
 
 
 def _condition(where: Equal | None) -> str:
-    """Return a condition in SQL; empty without one."""
+    """Return a condition in SQL; empty for no condition."""
     if where is None:
         return ""
     return f" WHERE {_quoted(where.column)} = {int(where.value)}"
@@ -277,7 +292,11 @@ def _text(value: bytes) -> str:
 
 
 def _in_memory(content: bytes) -> sqlite3.Connection:
-    """Open the bytes of a database; one written with a write-ahead log is opened without it."""
+    """Open the bytes of a database.
+
+    SQLite cannot open bytes that were written with a write-ahead log, so the header is changed to
+    say that they were written with a rollback journal.
+    """
     if content[_WRITE_VERSION] == _WRITE_AHEAD_LOG:
         before = content[: _WRITE_VERSION.start]
         after = content[_WRITE_VERSION.stop :]

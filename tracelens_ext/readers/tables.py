@@ -1,7 +1,7 @@
-"""Tables of whole numbers and texts, wherever they are stored: what the Nsight readers read.
+"""Defines the interface of a set of tables, of which columns of whole numbers and texts are read.
 
-An SQLite database (`sqlite_columns.py`) and a decoded report (`nsys/report_tables.py`) offer the
-same methods, so that one reader makes a trace of either.
+An SQLite database (`sqlite_columns.py`) and a decoded report of Nsight Systems
+(`nsys/report_tables.py`) implement it, so that the same code makes a trace of either.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import numpy as np
 
 from tracelens_ext.trace import Int64Array
 
-#: What a column holds where a row has no whole number; as a time it is beyond all limits.
+#: Number in a column for a row that has no whole number. As a time it is beyond all limits.
 MISSING = -(2**62)
 
 
 class Equal(NamedTuple):
-    """A condition on rows: a column has this value."""
+    """A condition on rows: a column has a certain value."""
 
     column: str
     value: int
 
 
 class Tables:
-    """Named tables; one that is not there is read as empty, a column that is not there as missing.
+    """A set of named tables.
 
-    Attributes: `path`, as the user named the file; `size` of the file in bytes; `tables`, the
-    columns of each table.
+    A table that does not exist is read as an empty one, a column that does not exist as one of
+    missing values.
+
+    Attributes:
+        path: the file as the user named it.
+        size: the size of the file in bytes.
+        tables: the names of the columns of each table.
     """
 
     path: str
@@ -36,43 +41,53 @@ class Tables:
     tables: Mapping[str, frozenset[str]]
 
     def has_rows(self, table: str) -> bool:
-        """Return True if a table is there and not empty."""
+        """Return True if a table exists and is not empty."""
         raise NotImplementedError
 
     def chunks(
         self, table: str, columns: tuple[str, ...], where: Equal | None = None
     ) -> Iterator[dict[str, Int64Array]]:
-        """Whole numbers of a table, some hundred thousand rows at a time, in the table's order."""
+        """Yield columns of whole numbers in chunks of some hundred thousand rows.
+
+        Args:
+            table: the name of the table.
+            columns: the names of the columns.
+            where: a condition that the rows meet.
+
+        Yields:
+            Column → its numbers in consecutive rows, in the order of the table.
+        """
         raise NotImplementedError
 
     def texts(
         self, table: str, column: str, where: Equal | None = None
     ) -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None for a row, or a column, without."""
+        """Yield the texts of a column in the order of the table; None for a missing text."""
         raise NotImplementedError
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
-        """The texts of a column that ids of a table stand for; None of one that is not there."""
+        """Return the texts of a column in the rows with the given ids; None for a missing row."""
         raise NotImplementedError
 
     def words(self, table: str, column: str) -> list[str]:
-        """The texts of a column; empty ones where there are none."""
+        """Return the texts of a column; empty texts for missing ones."""
         return [
             (text or b"").decode("utf-8", "replace")
             for text in self.texts(table, column)
         ]
 
     def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
-        """The texts of two columns of a table, row by row."""
+        """Return the texts of two columns of a table, row by row."""
         return list(
             zip(self.words(table, first), self.words(table, second), strict=True)
         )
 
     def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
-        """Whole numbers of all rows; otherwise as `chunks`."""
+        """Return columns of whole numbers with all rows of a table."""
         chunks = list(self.chunks(table, columns))
         empty = np.empty(0, dtype=np.int64)
-        return {
-            name: np.concatenate([empty] + [c[name] for c in chunks])
-            for name in columns
-        }
+        whole_columns = {}
+        for name in columns:
+            parts = [chunk[name] for chunk in chunks]
+            whole_columns[name] = np.concatenate([empty] + parts)
+        return whole_columns

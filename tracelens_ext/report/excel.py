@@ -24,9 +24,9 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
+from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.colors import ONE_COLOR, color_of, is_name
 from tracelens_ext.report.excel_text import CellValue
-from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.short_names import told_apart

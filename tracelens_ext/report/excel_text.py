@@ -1,8 +1,8 @@
-"""What an Excel cell can hold, and the names of sheets: what has to be replaced or cut.
+"""Convert values to what an Excel cell can have, and names to valid names of sheets.
 
-A character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate become U+FFFD; of
-a text longer than a cell may be the beginning stays, and a mark that says how long it was; a number
-that Excel does not hold digit by digit becomes a text.
+Characters that XML forbids (most control characters, U+FFFE, U+FFFF) and lone surrogates become
+U+FFFD. A text that is too long for a cell is cut, with a mark that tells its length. A number that
+Excel cannot store with all of its digits becomes a text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from tracelens_ext.text import unique
 
 CellValue = bool | int | float | str | None  # None is an empty cell
 
+#: The most characters of a cell, and of the name of a sheet.
 CELL_CHARACTERS = 32_767
 SHEET_NAME_CHARACTERS = 31
-EXCEL_LARGEST = 1e308  # of a number; Excel's own limit is a little below
+EXCEL_LARGEST = 1e308  # larger numbers become texts; Excel's limit is slightly lower
 
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _NOT_IN_SHEET_NAME = re.compile(r"[\[\]:*?/\\\x00-\x1f\ufffd]")
@@ -30,28 +31,28 @@ _RESERVED_SHEET_NAMES = frozenset({"history"})
 
 
 def cleaned(text: str) -> str:
-    """Replace every character that a workbook cannot hold with U+FFFD, one for one."""
+    """Replace each character that a workbook cannot have with U+FFFD."""
     if text.isprintable():
         return text
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def excel_length(text: str) -> int:
-    """Count characters as Excel does: one beyond U+FFFF counts twice."""
+    """Return the length of a text as Excel counts it: a character beyond U+FFFF counts twice."""
     if text.isascii():
         return len(text)
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 class CellText(NamedTuple):
-    """A text as a cell has it."""
+    """The text of a cell."""
 
     text: str
     was_cut: bool
 
 
 def cell_text(text: str) -> CellText:
-    """Return a text cleaned, and cut with a mark when it is longer than a cell may be."""
+    """Return a cleaned text, which is cut and marked if it is too long for a cell."""
     cleaned_text = cleaned(text)
     is_surely_short = len(cleaned_text) <= CELL_CHARACTERS // 2
     if is_surely_short or excel_length(cleaned_text) <= CELL_CHARACTERS:
@@ -62,26 +63,26 @@ def cell_text(text: str) -> CellText:
 
 
 def own_digits(series: pd.Series) -> pd.Series:
-    """A column whose numbers of less precision keep their digits, not gain those of a double."""
+    """Return a column of short floats as doubles with the same digits: 0.1 stays 0.1."""
     if series.dtype in (np.float16, np.float32):
         return series.astype(str).astype(np.float64)
     return series
 
 
 def cell_value(value: object) -> CellValue:
-    """Return what a cell holds of a value, None for nothing.
+    """Return the value of a cell for any value; None for an empty cell.
 
-    What Excel cannot hold exactly is a text.
+    A number that Excel cannot store exactly becomes a text.
     """
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, int | np.integer):
-        whole = int(value)
-        if fits_a_spreadsheet(whole):
-            return whole
-        return str(whole)
+        integer = int(value)
+        if fits_a_spreadsheet(integer):
+            return integer
+        return str(integer)
     if isinstance(value, float | np.floating):
         number = float(value)
         if math.isnan(number):
@@ -95,14 +96,14 @@ def cell_value(value: object) -> CellValue:
 
 
 class FactText(NamedTuple):
-    """The value of a fact as a text, and how it is shown if it is a number."""
+    """The value of a fact as text."""
 
     text: str
-    shown: Shown | None
+    shown: Shown | None  #: the format of the value; None if it is not a number
 
 
 def fact_text(label: str, value: object) -> FactText:
-    """Return what a fact says, a number as its label tells."""
+    """Return the value of a fact as text, a number in the format that its label tells."""
     plain = cell_value(value)
     if plain is None:
         return FactText("", None)
@@ -114,21 +115,21 @@ def fact_text(label: str, value: object) -> FactText:
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """Return names that Excel accepts for sheets, no two equal but for the case of letters."""
+    """Return different names that Excel accepts for sheets; upper and lower case do not count."""
     names = [_numbered_sheet_name(_allowed_sheet_name(name), 0) for name in wanted]
     reserved = {name.casefold() for name in taken} | _RESERVED_SHEET_NAMES
     return unique(names, _numbered_sheet_name, taken=reserved)
 
 
 def _allowed_sheet_name(name: str) -> str:
-    """Return a name without what Excel forbids in the names of sheets."""
-    # An apostrophe at either end would end the quotes around the name in a reference.
+    """Return a name without the characters that Excel forbids in names of sheets."""
+    # References put names in apostrophes, so a name cannot begin or end with one.
     allowed = _NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'")
     return allowed.strip() or "sheet"
 
 
 def _numbered_sheet_name(name: str, number: int) -> str:
-    """Return a name cut to the length that Excel allows, with a number unless that is 0."""
+    """Return a name that is cut to the length that Excel allows, with a number unless it is 0."""
     suffix = ""
     if number:
         suffix = f" ({number})"
@@ -138,8 +139,9 @@ def _numbered_sheet_name(name: str, number: int) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """Keep the beginning of a text, `length` characters as Excel counts them."""
+    """Return the beginning of a text, with at most `length` characters as Excel counts them."""
     if excel_length(text) <= length:
         return text
-    # Half a character beyond U+FFFF is dropped with its other half.
+    # A character beyond U+FFFF is two units of UTF-16. If the cut is between them, `ignore` drops
+    # the first one.
     return text.encode("utf-16-le")[: 2 * length].decode("utf-16-le", "ignore")

@@ -1,18 +1,18 @@
-"""A report's tables as JSON, Markdown, CSV and Parquet.
+"""Write the tables of a report as JSON, Markdown, CSV and Parquet.
 
-JSON is one document, for scripts; its generator comes first, which tells whose file this is, and
-what is not a number is null (RFC 8259):
+JSON is one document, for scripts. It begins with its generator, by which later runs recognize their
+own files. NaN and infinities are null (RFC 8259 has no form for them):
 
     {"generator": "tracelens-ext", "version": …, "tables_version": …, "title": …,
      "facts": {label: value}, "notes": [text], "tables": {name: [{column: value}, …]}}
 
-Markdown has GitHub's tables, to paste into an issue or a pull request. A kernel's name is full of
-what Markdown and HTML read as markup. So a text with anything but letters, digits and harmless
-signs becomes a code span, in which nothing is. Of a code span in a table only the bar must be
-escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
+Markdown has tables in GitHub's form, to paste into an issue or a pull request. Names of kernels are
+full of characters that Markdown and HTML read as markup. A text with such characters becomes a code
+span, in which they have no meaning. In a table, only the bar must be escaped within a code span
+(GitHub Flavored Markdown 0.29, 4.10).
 
-CSV, a file a table, has everything at full length, exact numbers, UTF-8. Parquet keeps types and
-all digits, for pandas, DuckDB, Spark and others; it needs pyarrow, which the extra `parquet`
+CSV has one file per table, in UTF-8, with complete texts and exact numbers. Parquet keeps types and
+all digits, for pandas, DuckDB, Spark and others. It needs pyarrow, which the extra `parquet`
 installs.
 """
 
@@ -36,7 +36,8 @@ from tracelens_ext.compatibility.earlier_names import (
     earlier_tables,
 )
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
+from tracelens_ext.report.atomic_folders import write_folder
+from tracelens_ext.report.manifest import ABOUT_US, GENERATOR
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.units import (
     FIRST_FACTS,
@@ -49,19 +50,22 @@ from tracelens_ext.text import encodable, unique
 
 Plain = bool | int | float | str | None
 
-# whole numbers beyond are texts
-_LEAST = -(2**63)
-_MOST = 2**64 - 1
+# Integers outside of this range become texts.
+_LEAST_INTEGER = -(2**63)
+_LARGEST_INTEGER = 2**64 - 1
 
 
 def plain_headers(frame: pd.DataFrame) -> list[str]:
-    """The names of the columns as texts, no two alike: a second `a` is called `a_2`."""
+    """Return different texts for the names of all columns: a second `a` becomes `a_2`."""
     names = (encodable(header_text(name)) for name in frame.columns)
     return unique(names, "{}_{}".format, same=str)
 
 
 def plain_column(series: pd.Series) -> list[Plain]:
-    """The values of a column; what is missing, not a number or infinite is None, the odd a text."""
+    """Return the values of a column as plain Python values.
+
+    Missing values, NaN and infinities become None; values of other types become texts.
+    """
     import numpy as np
 
     dtype = series.dtype
@@ -80,7 +84,7 @@ def plain_column(series: pd.Series) -> list[Plain]:
     for value, is_missing in zip(series.tolist(), missing, strict=True):
         if is_missing:
             values.append(None)
-        elif type(value) is str and value.isascii():  # nearly all
+        elif type(value) is str and value.isascii():  # a shortcut for nearly all values
             values.append(value)
         else:
             values.append(_plain_cell(value))
@@ -88,7 +92,7 @@ def plain_column(series: pd.Series) -> list[Plain]:
 
 
 def _plain_cell(value: object) -> Plain:
-    """Return a value that is not missing as JSON has it; what JSON has no form for, as a text."""
+    """Return a value as JSON has it: NaN and infinities as None, other types as texts."""
     import numpy as np
 
     if isinstance(value, np.generic):
@@ -97,27 +101,30 @@ def _plain_cell(value: object) -> Plain:
         if not math.isfinite(value):
             return None
         return float(value)
-    if isinstance(value, bool | int) and _LEAST <= value <= _MOST:
+    if isinstance(value, bool | int) and _LEAST_INTEGER <= value <= _LARGEST_INTEGER:
         return value
     return encodable(str(value))
 
 
+#: The number of rows that are encoded at once.
 _ROWS_AT_ONCE = 8192
 
 
 def json_safe(text: str) -> str:
-    """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
-    return text if text.isascii() and "\x7f" not in text else UNSAFE.sub(_escape, text)
+    """Escape characters in JSON or TOML that could act on a terminal, or deceive the reader."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return UNSAFE.sub(_escape, text)
 
 
 def nested_json_text(value: object, *, indent: int | None = 1) -> str:
-    """Write dictionaries, lists, tables and plain values as JSON; as safe as a report.
+    """Return dictionaries, lists, tables and plain values as JSON that is safe on a terminal.
 
-    A table becomes the list of its rows.
+    A table becomes a list of its rows.
 
     Args:
-        value: The document.
-        indent: Blanks for each level, a line for each value; None for all in one line.
+        value: the document.
+        indent: the number of spaces for each level; None for the whole document on one line.
     """
     import msgspec
 
@@ -125,7 +132,10 @@ def nested_json_text(value: object, *, indent: int | None = 1) -> str:
     encoder = msgspec.json.Encoder(enc_hook=_encodable_value)
     try:
         encoded = encoder.encode(value)
-    except (TypeError, UnicodeEncodeError):  # an odd key, a lone surrogate
+    except (
+        TypeError,
+        UnicodeEncodeError,
+    ):  # a key that is not a text, or a lone surrogate
         encoded = encoder.encode(_plain(value))
     formatted = msgspec.json.format(encoded, indent=indent or 0)
     text = formatted.decode()
@@ -133,7 +143,7 @@ def nested_json_text(value: object, *, indent: int | None = 1) -> str:
 
 
 def _encodable_value(value: object) -> object:
-    """Return what stands in JSON for a value of a type that the encoder does not know."""
+    """Return a value that the encoder knows for a value of a type that it does not know."""
     if isinstance(value, pd.DataFrame):
         return _records(value)
     if isinstance(value, Mapping):
@@ -143,7 +153,7 @@ def _encodable_value(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Return a document in which every text is encodable and every key a text."""
+    """Return a document in which all texts are encodable and all keys are texts."""
     if isinstance(value, pd.DataFrame):
         return _records(value)
     if isinstance(value, Mapping):
@@ -151,19 +161,20 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, str | bool | int | float):
-        # By far the most; a column of one cell would cost 30 µs each.
+        # Most values are of these types; a column of one cell would take 30 µs for each of them.
         return None if value is None else _plain_cell(value)
     return plain_column(pd.Series([value], dtype=object))[0]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Plain]]:
-    """Return the rows of a table."""
+    """Return the rows of a table as dictionaries."""
     headers = plain_headers(frame)
     columns = [plain_column(frame.iloc[:, place]) for place in range(len(headers))]
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return a character as a JSON escape, except control characters of the JSON's own layout."""
     character = match[0]
     if character < "\x7f":
         return character
@@ -173,7 +184,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def json_text(report: Report) -> Iterator[str]:
-    """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
+    """Yield a report as JSON, in pieces; no text in it can act on a terminal."""
     document = {
         **ABOUT_US,
         "title": report.title,
@@ -194,7 +205,7 @@ def json_text(report: Report) -> Iterator[str]:
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
-    """Write the rows of a table, some thousand at once."""
+    """Yield the rows of a table as JSON, some thousand rows at a time."""
     import msgspec
 
     encoder = msgspec.json.Encoder()
@@ -218,21 +229,21 @@ def _rows(frame: pd.DataFrame) -> Iterator[str]:
         separator = ","
 
 
-#: The first line, which tells whose file this is.
+#: The first line of Markdown output, by which later runs recognize their own files.
 MARK = f"<!-- written by {GENERATOR} -->"
-# An underscore within a word emphasizes nothing, a parenthesis without a bracket links nothing,
-# and a colon before a blank ends no emoji code.
-# (Nothing is tried twice: a name of a megabyte takes no longer than its length.)
+# Texts without markup. An underscore within a word does not begin emphasis, a parenthesis without a
+# bracket is not a link, and a colon before a space does not end an emoji code. The possessive
+# quantifiers (`++`, `*+`) never backtrack, so the time for a long name is linear in its length.
 _WORD = r"[^\W_]++(?:_++[^\W_]++)*+"
 _HARMLESS = re.compile(rf"(?:{_WORD}|[ %(),./+=;\u2010-\u201d\u2192-]|:(?=\s|$))*+")
-_WEB = re.compile(r"www\.|//", re.IGNORECASE)  # becomes a link by itself
+_WEB = re.compile(r"www\.|//", re.IGNORECASE)  # GitHub turns such texts into links
 _STARTS_A_BLOCK = re.compile(r"[-+=]|[0-9]+[.)]$")
 _BACKTICKS = re.compile("`+")
 
 
 def markdown_text(report: Report) -> Iterator[str]:
-    """Write a report as Markdown, in pieces."""
-    from tracelens_ext.report.excel_text import fact_text  # which needs numpy
+    """Yield a report as Markdown, in pieces."""
+    from tracelens_ext.report.excel_text import fact_text  # imports numpy
 
     yield f"{MARK}\n\n# {inline(report.title)}\n"
     for label, value in report.facts:
@@ -262,7 +273,7 @@ def markdown_text(report: Report) -> Iterator[str]:
 
 
 def inline(text: str) -> str:
-    """Return a text as it is to be read, on one line: as it stands, or as a code span."""
+    """Return Markdown for a text on one line: the text itself, or a code span if it has markup."""
     text = safe_text(encodable(text)).strip()
     is_harmless = _HARMLESS.fullmatch(text) is not None
     if is_harmless and not _WEB.search(text):
@@ -271,12 +282,12 @@ def inline(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """A text as the content of a cell of a table."""
+    """Return Markdown for a text in a cell of a table."""
     return inline(text).replace("|", "\\|")
 
 
 def _code(text: str) -> str:
-    """Return a code span: its fence is longer than any run of backticks in the text."""
+    """Return a code span, whose fence is longer than any run of backticks in the text."""
     runs = [len(run) for run in _BACKTICKS.findall(text)]
     fence = "`" * (max(runs, default=0) + 1)
     pad = ""
@@ -286,7 +297,7 @@ def _code(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Running text: only those of its words that need it become code."""
+    """Return Markdown for a sentence, in which only words with markup become code spans."""
     words = [inline(word) for word in text.split()]
     if words and _STARTS_A_BLOCK.match(words[0]):
         words[0] = _code(words[0])
@@ -294,6 +305,7 @@ def _sentence(text: str) -> str:
 
 
 def _table(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
     headers = plain_headers(frame)
     if not headers:
         return
@@ -316,7 +328,7 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _number_texts(header: str, values: Sequence[Plain]) -> list[str]:
-    """Return the numbers of a column, all with as many decimals as its unit deserves."""
+    """Return the numbers of a column as texts, all with the same number of decimals."""
     numbers = [
         value if isinstance(value, int | float) else math.nan for value in values
     ]
@@ -329,13 +341,18 @@ def _line(cells: Sequence[str]) -> str:
 
 
 _NOT_IN_FILE_NAME = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f\ud800-\udfff]')
-# Names of devices on Windows, with any suffix.
+# Names that Windows reserves for devices, with any suffix.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suffix
+_NAME_BYTES = (
+    200  # file systems allow 255 bytes; the rest is for numbers and the suffix
+)
 
 
 def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
-    """Names of files for tables that every system accepts, no two equal in any case of letters."""
+    """Return names of files for tables that every operating system accepts.
+
+    No two names are equal, even if upper and lower case do not count.
+    """
     names = []
     for name in wanted:
         allowed = _NOT_IN_FILE_NAME.sub("_", name).strip().strip(".") or "table"
@@ -350,7 +367,7 @@ def write_tables(
     sheets: Mapping[str, pd.DataFrame],
     suffix: str = ".csv",
 ) -> list[Path]:
-    """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
+    """Write each table without its index to a `.csv` or `.parquet` file, with `write_folder`."""
     write = write_csv if suffix == ".csv" else write_parquet
     tables = earlier_tables(sheets)
     writers = {}
@@ -361,16 +378,18 @@ def write_tables(
     return write_folder(folder, writers)
 
 
+#: The name of the error handler below, in the registry of codecs.
 _REPLACE_SURROGATES = "tracelens_ext.replace"
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table: numbers have all their digits, and lines end with a line feed.
+    """Write a table as CSV with all digits of numbers, and with line feeds at the ends of lines.
 
-    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
+    None, NaN and NaT become empty fields; lone surrogates become U+FFFD.
     """
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
-    # The csv module does not quote a bare carriage return, which readers take for a line's end.
+    # The csv module does not quote a single carriage return, which some readers take for the end
+    # of a line. If the file has one, it is written again with all texts in quotes.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
         with path.open(
             "w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline=""
@@ -383,21 +402,21 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
-    """Encode what UTF-8 has no bytes for as U+FFFD, one for one."""
+    """Encode each character for which UTF-8 has no bytes as U+FFFD."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "\ufffd".encode() * (error.end - error.start), error.end
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table: what is missing, not a number or infinite is null."""
+    """Write a table as Parquet; missing values, NaN and infinities are null."""
     from pyarrow import parquet
 
     parquet.write_table(arrow_table(frame), path)
 
 
 def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401  # pyarrow has no type hints
-    """A table as pyarrow has it; a column of several types is one of texts."""
+    """Return a table of pyarrow; a column of several types becomes a column of texts."""
     import pyarrow
 
     arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
@@ -406,12 +425,12 @@ def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401  # pyarrow has no t
 
 
 def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
-    """A column of one type: of its own where all values agree, else of texts."""
+    """Return an array of the common type of a column's values, or else of texts."""
     import pyarrow
 
     values = plain_column(series)
     types = {type(value) for value in values if value is not None}
-    if not types:  # an empty column still has the type that its table gives it
+    if not types:  # a column without values has the type of its dtype
         names = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}
         kind = getattr(series.dtype, "kind", "O")
         return pyarrow.array(
@@ -422,7 +441,7 @@ def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
             return pyarrow.array(values, type=pyarrow.float64())
         if len(types) == 1:
             return pyarrow.array(values)
-    except OverflowError:  # a whole number of more than 64 bits
+    except OverflowError:  # an integer of more than 64 bits
         pass
     texts = [None if value is None else str(value) for value in values]
     return pyarrow.array(texts)

@@ -25,6 +25,7 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
+from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import (
     memory_figures,
@@ -33,7 +34,6 @@ from tracelens_ext.report.html_drawings import (
 )
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
-from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units

@@ -1,186 +1,54 @@
-"""Write files whole, and over what this program made only; everything else is the user's.
+"""Overwrite only files that this program wrote, which it recognizes by their marks.
 
-A file is written beside its target and put in place with one rename. A reader of the target sees
-the old file or the whole new one, never a part of it: not while the report is being written, not
-when the disk fills up, and not when the user presses Ctrl-C. A run that is killed outright leaves
-its hidden temporary file, which a later run removes.
-
-Each kind of output carries a mark of its own: a workbook its creator, a page its generator, JSON
-its first member, Markdown its first line. A folder of CSV or Parquet files has a manifest, a
-hidden file (so that programs that read all files of the folder skip it) that names the others.
-
-The files of a folder take their places as one: a new folder exchanges its place with the target. In
-one that holds files of others too, or is the working folder, or where the system exchanges none,
-they are renamed one by one; meanwhile the manifest says that the folder is unfinished, and the next
-run says so if this one was killed.
+Each kind of output has a mark: the creator of a workbook, the generator of an HTML page, the first
+member of JSON, the first line of Markdown. A folder of CSV or Parquet files has a manifest that
+names these files. It is a hidden file, which programs that read all files of a folder skip.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import glob
 import json
-import os
 import re
-import shutil
-import signal
-import stat
-import sys
-import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tracelens_ext.errors import OutputError
+from tracelens_ext.report.atomic_files import AnyPath, written_beside
 from tracelens_ext.settings import VERSION
 
-AnyPath = str | os.PathLike[str]
-# Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
-# four; a human who finds a temporary file after a power cut still sees what it was to be.
-_KEPT_NAME_CHARACTERS = 50
-#: A temporary file that was not written to for so long belongs to no run that is alive.
-_ABANDONED_S = 3600
-
-_REMEDIES = {
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM),
-        "permission denied; choose a location that you can write to",
-    ),
-    errno.ENOSPC: "no space left on the device; free some space or choose another location",
-    errno.EDQUOT: "your disk quota is used up; free some space or choose another location",
-    errno.EFBIG: "the file is too large for this file system; choose another location",
-    errno.EROFS: "the file system is read-only; choose another location",
-    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST),
-        "a part of the path is a file, not a folder; choose another location",
-    ),
-    errno.ELOOP: "the symbolic links form a loop; choose another location",
-    **dict.fromkeys(
-        (errno.EBUSY, errno.ETXTBSY),
-        "the file is in use; close the program that has it open",
-    ),
-}
-
-
-@contextmanager
-def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new empty file in the target's folder, and rename it to the target at the end.
-
-    Missing parent folders are created. Of a target that is a symbolic link the link is replaced:
-    what it leads to stays. An existing file keeps its permission bits. When the body raises
-    anything, the new file is removed and the target stays as it was.
-    """
-    path_text = os.fspath(target)
-    try:
-        final = _checked_target(path_text)
-        prepare_folder(final)
-    except OSError as error:
-        raise output_error(path_text, error) from error
-    except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
-        raise OutputError(
-            f"{path_text!r}: cannot be written: {error}; choose another name"
-        ) from error
-    beside = final.with_name(temporary_name(final))
-    try:
-        # Within the `try`: an interrupt between making the file and coming here would leave it.
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        yield beside
-        if final.is_file() and not final.is_symlink():
-            beside.chmod(stat.S_IMODE(final.stat().st_mode))
-        beside.replace(final)
-    except OSError as error:
-        raise output_error(path_text, error) from error
-    finally:
-        with suppress(OSError):  # after the rename there is nothing left to remove
-            beside.unlink()
-
-
-def output_error(path_text: str, error: OSError) -> OutputError:
-    """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
-    otherwise = f"{error.strerror or error}; choose another location"
-    return OutputError(
-        f"{path_text}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}"
-    )
-
-
-def _checked_target(path_text: str) -> Path:
-    if not path_text:
-        raise OutputError(
-            "the output file has no name; give a path such as report.xlsx"
-        )
-    # a link itself, not where it leads
-    final = Path(path_text).parent.resolve() / Path(path_text).name
-    problem = ""
-    if final.is_dir() or path_text.endswith(("/", os.sep)):
-        problem = "it is a folder; give the name of a file in it"
-    elif (
-        final.exists() and not final.is_file()
-    ):  # replacing /dev/null would be worse than failing
-        problem = "it is not a regular file; choose another name"
-    elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
-        # A rename would ignore the write protection.
-        problem = "it is write-protected; choose another name or make it writable"
-    if problem:
-        raise OutputError(f"{path_text}: cannot be written: {problem}")
-    return final
-
-
-def prepare_folder(final: Path) -> None:
-    """Make the target's folder, and clear away what a run that was killed left half written."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    # A target's name that is itself too long must fail now, not at the rename after minutes.
-    with suppress(FileNotFoundError):
-        final.lstat()
-    leftover_pattern = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
-    for path in final.parent.glob(leftover_pattern):
-        with suppress(OSError):
-            status = path.lstat()
-            if time.time() - status.st_mtime > _ABANDONED_S:
-                if stat.S_ISDIR(status.st_mode):
-                    shutil.rmtree(path, ignore_errors=True)
-                elif stat.S_ISREG(status.st_mode):
-                    path.unlink()
-
-
-def _temporary_stem(final: Path) -> str:
-    return f".{final.name[:_KEPT_NAME_CHARACTERS]}."
-
-
-def temporary_name(final: Path) -> str:
-    """A hidden name that nobody has; what it is to be can be read from it."""
-    return f"{_temporary_stem(final)}{os.urandom(6).hex()}.tmp"
-
-
+#: The name of the manifest of a folder.
 MANIFEST = ".tracelens-ext-manifest.json"
+#: The name of this program in its outputs.
 GENERATOR = "tracelens-ext"
-#: The version of the tables, which a manifest and a workbook say under this name. It grows when a
-#: column that is read back (`compare.finished_reports`) gets another meaning.
+#: The version of the tables, and its name in manifests and workbooks. The version grows when a
+#: column that this program reads back (`compare.finished_reports`) changes its meaning.
 TABLES_VERSION = 1
 TABLES_VERSION_KEY = "tables_version"
-#: How JSON of ours begins.
+#: The first members of the program's JSON files.
 ABOUT_US = {
     "generator": GENERATOR,
     "version": VERSION,
     TABLES_VERSION_KEY: TABLES_VERSION,
 }
-#: How a text file of ours begins.
+#: How the program's text files begin.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'
     rb'|<!doctype html>.*<meta name="generator" content="tracelens-ext">'
     rb"|<!-- written by tracelens-ext -->",
     re.DOTALL,
 )
+#: The most bytes that are read of a text file, a part of a workbook, and a manifest.
 _LOOK_BYTES = 4096
 _CREATOR_PART_BYTES = 65_536
 _MANIFEST_BYTES = 1_000_000
+#: The part of a workbook that names its creator.
 _CREATOR_PART = "docProps/core.xml"
 _CREATOR = b"<dc:creator>tracelens-ext</dc:creator>"
 _ZIP = b"PK\x03\x04"
-#: What zipfile raises for an archive that is damaged, encrypted, or packed in a way it cannot read.
+#: The exceptions of zipfile for an archive that is damaged, encrypted, or unsupported.
 _UNREADABLE_ZIP = (
     OSError,
     EOFError,
@@ -196,16 +64,25 @@ _UNREADABLE_ZIP = (
 def check_output(
     path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False
 ) -> None:
-    """Refuse to write over a file that this program did not make, and `inputs` in any case."""
+    """Refuse to overwrite a file that this program did not write, or an input.
+
+    Args:
+        path: the output file.
+        inputs: the files that the program reads, which it never overwrites.
+        force: True to overwrite a file that this program did not write.
+
+    Raises:
+        OutputError: the file must not be overwritten.
+    """
     refuse_input(path, inputs)
-    if force or not _holds_something(Path(path)):
+    if force or not _has_content(Path(path)):
         return
-    if not made_here(path):
-        raise _strangers(path, "name")
+    if not has_own_mark(path):
+        raise _error_of_foreign_file(path, "name")
 
 
-def _strangers(path: AnyPath, other: str) -> OutputError:
-    remedy = f"choose another {other}, or --force to overwrite it"
+def _error_of_foreign_file(path: AnyPath, alternative: str) -> OutputError:
+    remedy = f"choose another {alternative}, or --force to overwrite it"
     return OutputError(f"{path}: exists and was not written by tracelens-ext; {remedy}")
 
 
@@ -216,50 +93,68 @@ def check_folder(
     *,
     force: bool = False,
 ) -> None:
-    """Refuse to write over files of a folder that its manifest does not name."""
-    ours = set(manifest_files(folder))
+    """Refuse to overwrite files of a folder that its manifest does not name, or inputs.
+
+    Args:
+        folder: the output folder.
+        names: the names of the files to write.
+        inputs: the files that the program reads, which it never overwrites.
+        force: True to overwrite files that the manifest does not name.
+
+    Raises:
+        OutputError: a file must not be overwritten.
+    """
+    own_names = set(manifest_files(folder))
     for name in names:
         path = Path(folder) / name
         refuse_input(path, inputs)
-        if not force and name not in ours and _holds_something(path):
-            raise _strangers(path, "folder")
+        if not force and name not in own_names and _has_content(path):
+            raise _error_of_foreign_file(path, "folder")
 
 
 def write_manifest(
     folder: Path, names: Sequence[str], *, unfinished: bool = False
 ) -> None:
-    """Write the manifest of a folder; an unfinished one holds files of more than one report."""
+    """Write the manifest of a folder; an unfinished folder may have files of two reports."""
     manifest = ABOUT_US | {"files": list(names)}
     if unfinished:
         manifest["unfinished"] = True
     text = json.dumps(manifest, indent=1)
-    with written_beside(folder / MANIFEST) as beside:
-        beside.write_text(f"{text}\n", encoding="utf-8")
+    with written_beside(folder / MANIFEST) as temporary_path:
+        temporary_path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def manifest_files(folder: AnyPath) -> list[str]:
-    """The files of a folder that this program made, by its manifest; none without one."""
+    """Return the names of the files that the manifest of a folder names; empty without one.
+
+    A manifest may come from anywhere, so names that lead out of the folder are ignored.
+    """
     files = read_manifest(folder).get("files")
-    return [
-        name  # of a file in the folder itself; a manifest may come from anywhere
-        for name in (files if isinstance(files, list) else ())
-        if isinstance(name, str)
-        and name not in ("", ".", "..")
-        and not set(name) & set("/\\\0")
-    ]
+    if not isinstance(files, list):
+        return []
+    return [name for name in files if isinstance(name, str) and _is_file_name(name)]
+
+
+def _is_file_name(name: str) -> bool:
+    """Return True for the name of a file, as opposed to a path."""
+    if name in ("", ".", ".."):
+        return False
+    return set(name).isdisjoint("/\\\0")
 
 
 def unfinished_note(folder: AnyPath) -> list[str]:
-    """A line about a folder to which a run wrote that was killed; nothing of any other."""
+    """Return a note about a folder that a killed run left unfinished; empty for other folders."""
+    if not read_manifest(folder).get("unfinished"):
+        return []
     note = (
         "a run was killed while it was moving its files here, so they may belong to "
         "two reports"
     )
-    return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
+    return [f"{folder}: {note}"]
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
-    """The manifest of a folder; empty if it has none that this program wrote."""
+    """Return the manifest of a folder; empty if it has no manifest of this program."""
     with suppress(ValueError, RecursionError):
         manifest = json.loads(_beginning(Path(folder) / MANIFEST, _MANIFEST_BYTES))
         if isinstance(manifest, dict) and manifest.get("generator") == GENERATOR:
@@ -268,16 +163,16 @@ def read_manifest(folder: AnyPath) -> dict[str, object]:
 
 
 def _beginning(path: Path, size: int) -> bytes:
-    """The first bytes of a file; none of what is none or cannot be read."""
+    """Return the first bytes of a file; empty for anything that is not a readable file."""
     with suppress(OSError, ValueError):
-        if path.is_file():  # a pipe would never answer
+        if path.is_file():  # reading a pipe could block forever
             with path.open("rb") as stream:
                 return stream.read(size)
     return b""
 
 
-def made_here(path: AnyPath) -> bool:
-    """Return True if a file carries the mark of this program's outputs; a demo trace does not."""
+def has_own_mark(path: AnyPath) -> bool:
+    """Return True if a file has the mark of this program's reports."""
     head = _beginning(Path(path), _LOOK_BYTES)
     if not head.startswith(_ZIP):
         return _MARK.match(head) is not None
@@ -288,199 +183,18 @@ def made_here(path: AnyPath) -> bool:
         return False
 
 
-def _holds_something(path: Path) -> bool:
-    """Return True if a path holds a file that is not empty; the writer reports other problems."""
+def _has_content(path: Path) -> bool:
+    """Return True if a path is a file with content; the writer reports problems with the path."""
     with suppress(OSError, ValueError):
         return path.is_file() and path.stat().st_size > 0
     return False
 
 
 def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
-    """Refuse to write to a file or folder that is read."""
+    """Raise an OutputError if an output is one of the inputs."""
     for source in inputs:
-        with suppress(OSError, ValueError):  # one of them does not exist
+        with suppress(OSError, ValueError):  # one of the two does not exist
             if Path(path).samefile(source):
                 raise OutputError(
                     f"{path}: is the trace itself; choose another name for the output"
                 )
-
-
-_AT_WORKING_FOLDER = -100
-_RENAME_EXCHANGE = 2
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-
-
-def write_folder(
-    folder: AnyPath,
-    writers: Mapping[str, Callable[[Path], object]],
-    *,
-    keep: bool = False,
-) -> list[Path]:
-    """Write files into a folder and its manifest; all of them take their places, or none.
-
-    Files that the manifest named before, and that have the suffix of one of the new files, are
-    removed: they are of another report. Other files are left alone.
-
-    `keep`: whether all files that the manifest named before stay.
-    """
-    place = Path(folder)
-    try:
-        target = place.resolve()
-        prepare_folder(target)
-        if target.exists() and not target.is_dir():
-            raise OutputError(
-                f"{place}: cannot be written to: it is a file; give a folder"
-            )
-        suffixes = {Path(name).suffix for name in writers}
-        new = list(writers)
-        old = [name for name in manifest_files(target) if name not in writers]
-        kept = [name for name in old if keep or Path(name).suffix not in suffixes]
-        # A link may change before the last file is there: all go where it leads now.
-        named_folder = place if place.absolute() == target else target
-        with _staged(target) as staged:
-            for name, write in writers.items():
-                try:
-                    write(staged / name)
-                except OSError as error:
-                    raise output_error(str(named_folder / name), error) from error
-            is_done = _exchanged(
-                staged=staged, target=target, names=new + kept, kept=kept
-            )
-            if not is_done:
-                _renamed(staged=staged, place=named_folder, new=new, old=old, kept=kept)
-    except OSError as error:
-        raise output_error(str(place), error) from error
-    except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
-        raise OutputError(
-            f"{str(place)!r:.80}: is not a valid folder name; choose another"
-        ) from error
-    return [place / name for name in writers]
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, or in it where only that may be written to."""
-    staged = target.with_name(temporary_name(target))
-    try:
-        try:
-            staged.mkdir()
-        except OSError:
-            if not target.exists():
-                raise
-            staged = target / temporary_name(target / MANIFEST)
-            staged.mkdir()
-        yield staged
-    finally:
-        with uninterrupted():
-            shutil.rmtree(staged, ignore_errors=True)
-
-
-def _exchanged(
-    staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]
-) -> bool:
-    """Give a new folder the place of the target; False where that cannot be.
-
-    Of one that holds files of others, or in which somebody's shell stands, the place stays.
-    """
-
-    def is_ours(path: Path) -> bool:
-        return path.name in ours and stat.S_ISREG(path.lstat().st_mode)
-
-    try:
-        ours = {MANIFEST} | set(names) | set(manifest_files(target))
-        there = target.exists()
-        if there and (target.samefile(".") or not all(map(is_ours, target.iterdir()))):
-            return False
-        for name in kept:
-            with suppress(FileNotFoundError):
-                (staged / name).hardlink_to(target / name)
-        write_manifest(staged, names)
-    except OSError:
-        return False
-    with uninterrupted():
-        try:
-            if not there:
-                staged.rename(target)
-                return True
-            _take_over_rights(target, staged)
-            _exchange(staged, target)
-        except OSError:
-            return False
-        for late in list(staged.iterdir()):
-            if late.name not in ours:  # somebody wrote it just now
-                late.rename(target / late.name)
-    return True
-
-
-def _take_over_rights(target: Path, beside: Path) -> None:
-    """Give a new folder and its files the permissions of the old one."""
-    old = target.stat()
-    new = beside.stat()
-    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        raise PermissionError
-    copies = {path: beside / path.name for path in target.iterdir()}
-    copies[target] = beside
-    for path, copy in copies.items():
-        with suppress(FileNotFoundError):
-            if not os.access(path, os.W_OK):
-                raise PermissionError
-            mode = stat.S_IMODE(path.stat().st_mode)
-            copy.chmod(mode)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Let two folders change places at once; OSError where the system does not."""
-    linux = sys.platform.startswith("linux")
-    function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
-    if not function:
-        raise OSError
-    working_folder = _AT_WORKING_FOLDER
-    names = (os.fsencode(one), os.fsencode(other))
-    if function(
-        working_folder,
-        names[0],
-        working_folder,
-        names[1],
-        ctypes.c_uint(_RENAME_EXCHANGE),
-    ):
-        raise OSError
-
-
-def _renamed(
-    staged: Path,
-    place: Path,
-    new: Sequence[str],
-    old: Sequence[str],
-    kept: Sequence[str],
-) -> None:
-    """Put all files beside their places, then rename each; unfinished until all are there."""
-    place.mkdir(exist_ok=True)
-    with ExitStack() as written:
-        for name in new:
-            beside = written.enter_context(written_beside(place / name))
-            (staged / name).replace(beside)
-        with uninterrupted():
-            write_manifest(place, list(new) + list(old), unfinished=True)
-            written.close()
-            for name in set(old) - set(kept):
-                (place / name).unlink(missing_ok=True)
-            write_manifest(place, list(new) + list(kept))
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let signals that end a run wait until a few files are renamed."""
-    before = {}
-    heard = []
-    try:
-        with suppress(ValueError):  # outside of the main thread no handler is called
-            for name in _SIGNALS:
-                number = getattr(signal, name, None)
-                if number and signal.getsignal(number) not in (None, signal.SIG_IGN):
-                    before[number] = signal.signal(number, lambda n, _: heard.append(n))
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if heard:
-            signal.raise_signal(heard[0])

@@ -1,7 +1,7 @@
-"""Show a table in a terminal: numbers whole, names cut, nothing that a name could do to a screen.
+"""Show a table in a terminal: numbers are complete, names are cut, and no name can act on it.
 
-rich folds or cuts any column when a table is too wide. So the widths are chosen here: numbers
-first, then the texts share what is left; columns that do not fit are named below the table.
+rich wraps or cuts any column of a table that is too wide. So the widths are chosen here: numbers
+get what they need, texts share the rest, and columns that do not fit are named below the table.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
-#: Cells of the longest text in a table, or of the longest name in a line.
+# Widths are in terminal cells.
+#: The largest width of a text in a table, or of a name in a line.
 LONGEST_NAME = 80
-_GAP = 2  # blanks between columns
-_TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
-_NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
-_NAME_AT_LEAST = 8  # of the first column, which stays in any case
-_FOLDED_AT_LEAST = 8  # of a folded header, which would else be a tower of words
-_NAMED = 8  # of the columns that do not fit; of more the number is said
+_GAP = 2  # spaces between columns
+_LEAST_TEXT_WIDTH = 14  # columns are left out before a text is cut to less
+_FIRST_COLUMN_WIDTH = 20  # of the first column, as long as other columns do not fit
+_LEAST_FIRST_COLUMN_WIDTH = 8  # of the first column, which is never left out
+_LEAST_HEADER_WIDTH = 8  # a header that is wrapped to less would have too many lines
+_MOST_NAMED = (
+    8  # the most columns that do not fit and are named; further ones are counted
+)
 #: The unit of a time or a size in a column's name; `gb_s` has none.
 _UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms|bytes|kB|MB|GB)(?![A-Za-zµμ/])")
-_LEAST_SHOWN = 0.0005  # of a number with three decimals
+_LEAST_SHOWN = 0.0005  # the smallest number that three decimals do not show as 0.000
 _HEADER_BREAK = re.compile(r"(?<=[_ ])")
-#: Controls, what changes the direction of writing, what is invisible, and half characters.
+#: Control characters, characters that change the direction of writing, invisible characters, and
+#: lone surrogates.
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -52,20 +56,20 @@ UNSAFE = re.compile(
 class _Column:
     """A column as texts."""
 
-    header: str  #: its name, safe to show
-    cells: list[str]  #: what is shown, a text a row, safe but not yet cut
-    is_number: bool  #: right-aligned and never cut
-    width: int  #: the widest cell
-    stays: bool  #: it is not left out before all that do not
+    header: str  #: the name of the column, safe to show
+    cells: list[str]  #: the text of each row, safe to show but not cut yet
+    is_number: bool  #: True for a column that is right-aligned and never cut
+    width: int  #: the width of the widest cell
+    stays: bool  #: True for a column that is left out only after all that do not stay
 
     def header_lines(self, *, folded: bool) -> list[str]:
-        """The header broken after blanks and underscores into lines about as wide as the cells."""
+        """Return the header, wrapped after spaces and underscores to the width of the cells."""
         if not folded:
             return [self.header]
         lines = [""]
         for part in _HEADER_BREAK.split(self.header):
             width = cells_of((lines[-1] + part).rstrip())
-            if lines[-1] and width > max(self.width, _FOLDED_AT_LEAST):
+            if lines[-1] and width > max(self.width, _LEAST_HEADER_WIDTH):
                 lines.append("")
             lines[-1] += part
         return [line.rstrip(" ") for line in lines]
@@ -73,21 +77,23 @@ class _Column:
 
 @dataclass(frozen=True)
 class FrameTable:
-    """A rich renderable of a DataFrame that fits the width it is given.
+    """A rich renderable of a DataFrame that fits any width; `frame_table` creates it.
 
-    Made by `frame_table`. Rendered, it keeps every number whole, cuts texts in the middle with
-    `…`, different ones differently, and says below the table what is not shown.
+    It shows all digits of numbers, and cuts texts in the middle with `…`, so that different texts
+    stay different. A line below the table tells what is not shown.
     """
 
     _columns: Sequence[_Column]
     _title: str
-    _rows: int  #: of the whole table
-    _name_width: int
+    _rows: int  #: the number of rows of the whole table
+    _name_width: (
+        int  #: the width of the first column, as long as other columns do not fit
+    )
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """Lay the table out for the width at hand."""
+        """Lay out the table for the width of the console."""
         from rich.text import Text
 
         del console
@@ -108,8 +114,9 @@ class FrameTable:
         left_out = [
             column.header for column in self._columns if column not in layout.columns
         ]
-        if len(left_out) > _NAMED:
-            left_out[_NAMED:] = [f"{len(left_out) - _NAMED} more columns"]
+        if len(left_out) > _MOST_NAMED:
+            more = len(left_out) - _MOST_NAMED
+            left_out[_MOST_NAMED:] = [f"{more} more columns"]
         if left_out:
             yield Text(
                 plain("not shown (terminal too narrow): " + ", ".join(left_out)),
@@ -119,11 +126,13 @@ class FrameTable:
     def __rich_measure__(
         self, console: Console, options: ConsoleOptions
     ) -> Measurement:
-        """Take all the width there is: names use it."""
+        """Ask for all of the available width, which names use."""
         from rich.measure import Measurement
 
         del console
-        return Measurement(min(_NAME_AT_LEAST, options.max_width), options.max_width)
+        return Measurement(
+            min(_LEAST_FIRST_COLUMN_WIDTH, options.max_width), options.max_width
+        )
 
 
 def frame_table(
@@ -132,18 +141,24 @@ def frame_table(
     title: str = "",
     columns: Sequence[str] | None = None,
     rows: int | None = None,
-    name_width: int = _NAME_WIDTH,
+    name_width: int = _FIRST_COLUMN_WIDTH,
     keep: Sequence[str] = (),
     fit_units: bool = True,
 ) -> FrameTable:
-    r"""Make a table for the terminal.
+    r"""Return a table for the terminal.
 
-    The unit of a time or a size is the one that fits the column's largest. In texts rich markup
-    means nothing, and control characters are shown as escapes (`\x1b`).
+    Rich markup in texts has no effect, and control characters are shown as escapes (`\x1b`). If not
+    all columns fit, the last ones are left out first; a first column of texts always stays.
 
-    `columns`: those to show, in this order, if they are there. When not all fit, the last are left
-    out first, those of `keep` at last; a first column of texts stays. `rows`: how many to show.
-    `fit_units`: whether units may be others than those of the columns' names.
+    Args:
+        frame: the table.
+        title: the heading.
+        columns: the columns to show, in this order, as far as the table has them; None for all.
+        rows: the number of rows to show; None for all.
+        name_width: the width of the first column, as long as other columns do not fit.
+        keep: the columns that are left out only after all others.
+        fit_units: True to show times and sizes in the unit that fits the largest value of a column,
+            instead of the unit in the name of the column.
     """
     names = list(frame.columns)
     positions = list(range(len(names)))
@@ -160,7 +175,7 @@ def frame_table(
 
 
 def safe_text(text: str) -> str:
-    """Show the characters that could act on a terminal, or deceive its reader, as escapes."""
+    """Replace characters that could act on a terminal, or deceive its reader, with escapes."""
     return UNSAFE.sub(_escaped, text)
 
 
@@ -169,12 +184,12 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def name_text(name: str) -> str:
-    """Show a name as `safe_text` does; one of nothing but blanks as `(no name)`."""
+    """Return a name as `safe_text` does, and `(no name)` for a blank one."""
     return safe_text(name) if name.strip() else NO_NAME
 
 
 def _plain(text: str, *, ascii_only: bool) -> str:
-    """Spell a text for a terminal that knows ASCII only."""
+    """Return a safe text, in ASCII if the terminal has no other characters."""
     text = safe_text(text)
     if not ascii_only:
         return text
@@ -211,14 +226,14 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
-    """Return a column of times or sizes in the unit that shows its largest best, named by it."""
+    """Return a column of times or sizes in the unit that fits its largest value, renamed to it."""
     unit_names = list(_UNIT.finditer(header))
     unit = unit_of(header)
     is_exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
     if not unit_names or is_exact or unit.quantity is Quantity.COUNT:
         return series
-    sizes = series.dropna().abs()
-    largest = float(sizes[sizes < float("inf")].max() or 0.0)
+    magnitudes = series.dropna().abs()
+    largest = float(magnitudes[magnitudes < float("inf")].max() or 0.0)
     fitting = fitting_unit(unit.symbol, largest)
     if fitting.symbol == unit.symbol:
         return series
@@ -231,8 +246,8 @@ def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
-    """Format the numbers of a column alike, so that their points line up."""
-    if series.dtype.kind in "iu":  # exact, which doubles are not
+    """Return the numbers of a column as texts whose decimal points line up."""
+    if series.dtype.kind in "iu":  # as doubles, large integers would not be exact
         exact = Shown(unit_of(header), fractions=False)
         texts = []
         for value, is_missing in zip(
@@ -257,78 +272,83 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The columns that fit, and how wide each is."""
+    """The columns that fit, and the width of each."""
 
     columns: Sequence[_Column]
     widths: Sequence[int]
-    folded: bool  #: the headers take several lines
+    folded: bool  #: True if headers are wrapped to several lines
 
 
 def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
-    """Choose which columns fit, and how wide each is.
+    """Choose the columns that fit, and the width of each.
 
-    A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
-    need and no more, and headers stay folded until every text is shown whole.
+    A wider terminal never shows less of a text. So texts get no more than their least width while
+    columns do not fit, and headers stay wrapped until every text is complete.
     """
     columns_shown = list(columns)
     while columns_shown:
         for folded in (False, True):
-            widths = _needed(columns_shown, width, name_width, folded=folded)
+            widths = _least_widths(columns_shown, width, name_width, folded=folded)
             free = width - _GAP * (len(columns_shown) - 1) - sum(widths)
             if free < 0:
                 continue
             if len(columns_shown) == len(columns):
-                _share(free, columns_shown, widths)
+                _distribute(free, columns_shown, widths)
             return _Layout(columns=columns_shown, widths=widths, folded=folded)
         if len(columns_shown) == 1 and not columns_shown[0].is_number:
-            return _Layout(
-                columns_shown, [max(1, min(width, columns_shown[0].width))], folded=True
-            )
+            only_width = max(1, min(width, columns_shown[0].width))
+            return _Layout(columns=columns_shown, widths=[only_width], folded=True)
         del columns_shown[_first_to_go(columns_shown)]
     return _Layout(columns=[], widths=[], folded=False)
 
 
-def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:
-    """Add what is free to the widths; the text that lacks least is satisfied first."""
-    lacking = [
+def _distribute(free: int, columns: Sequence[_Column], widths: list[int]) -> None:
+    """Add free cells to the widths, in equal shares.
+
+    The column that lacks the fewest cells comes first: what it does not need goes to the others.
+    """
+    missing = [
         column.width - width for column, width in zip(columns, widths, strict=True)
     ]
-    by_lack = sorted(range(len(columns)), key=lambda position: lacking[position])
-    for turn, position in enumerate(by_lack):
-        fair_share = free // (len(columns) - turn)
-        more = min(max(lacking[position], 0), fair_share)
-        widths[position] += more
-        free -= more
+    fewest_first = sorted(range(len(columns)), key=lambda position: missing[position])
+    for turn, position in enumerate(fewest_first):
+        equal_share = free // (len(columns) - turn)
+        added = min(max(missing[position], 0), equal_share)
+        widths[position] += added
+        free -= added
 
 
 def _first_to_go(columns: Sequence[_Column]) -> int:
-    """Return the position of the column to leave out: the last, but for those that stay."""
+    """Return the position of the next column to leave out: the last one that does not stay."""
     for position in range(len(columns) - 1, 0, -1):
         if not columns[position].stays:
             return position
     return len(columns) - 1
 
 
-def _needed(
+def _least_widths(
     columns: Sequence[_Column], width: int, name_width: int, *, folded: bool
 ) -> list[int]:
-    """The least that each column is to have: numbers, and texts below unfolded headers, all."""
-    needed = []
+    """Return the least width of each column.
+
+    Columns of numbers get what they need. So do columns of texts if headers are not wrapped.
+    """
+    least_widths = []
     for position, column in enumerate(columns):
-        at_least = _TEXT_AT_LEAST
+        least_text_width = _LEAST_TEXT_WIDTH
         if position == 0:
-            half_of_width = max(_NAME_AT_LEAST, width // 2)
-            at_least = min(name_width, half_of_width)
-        cells = column.width
+            half_of_width = max(_LEAST_FIRST_COLUMN_WIDTH, width // 2)
+            least_text_width = min(name_width, half_of_width)
+        content_width = column.width
         if folded and not column.is_number:
-            cells = min(column.width, at_least)
-        headers = [cells_of(line) for line in column.header_lines(folded=folded)]
-        needed.append(max(cells, *headers))
-    return needed
+            content_width = min(column.width, least_text_width)
+        header_widths = [cells_of(line) for line in column.header_lines(folded=folded)]
+        least_widths.append(max(content_width, *header_widths))
+    return least_widths
 
 
 def _table(layout: _Layout, *, ascii_only: bool) -> Table:
-    """Build the rich table; every cell has its final text, so that rich has nothing to fit."""
+    """Return the rich table, whose cells have their final texts, so that rich does not cut any."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -346,9 +366,9 @@ def _table(layout: _Layout, *, ascii_only: bool) -> Table:
     for column, width in zip(layout.columns, layout.widths, strict=True):
         lines = [plain(line) for line in column.header_lines(folded=layout.folded)]
         header = Text("\n".join(cut_middle(line, width, mark) for line in lines))
-        side: Literal["left", "right"] = "right" if column.is_number else "left"
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
         table.add_column(
-            header, justify=side, width=width, no_wrap=True, vertical="bottom"
+            header, justify=justify, width=width, no_wrap=True, vertical="bottom"
         )
         texts.append(told_apart([plain(text) for text in column.cells], width, mark))
     for cells in zip(*texts, strict=True):

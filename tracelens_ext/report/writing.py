@@ -12,7 +12,7 @@ from typing import Final, Literal
 from tracelens_ext.compatibility.earlier_names import earlier_table_name
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.report import Report
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -177,7 +177,7 @@ def _write_perfetto(
 ) -> None:
     """Write a file for Perfetto, and print what it contains."""
     from tracelens_ext.export.perfetto import ExportSummary, perfetto_json
-    from tracelens_ext.report.manifest import written_beside
+    from tracelens_ext.report.atomic_files import written_beside
 
     summary = ExportSummary()
     size = 0

@@ -19,7 +19,7 @@ class _OtherFile(NamedTuple):
 
 _OTHER_FILES: Final = (
     _OtherFile(
-        name="PyTorch flight recorder dump (pickle or JSON, one file per rank)",
+        name="PyTorch NCCL flight recorder dump (pickle or JSON, one file per rank)",
         facts={
             "files": "nccl_trace_rank_N, trace_rank_N",
             "record": "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
@@ -38,7 +38,7 @@ _OTHER_FILES: Final = (
 
 
 def formats() -> None:
-    """List the formats that are read, what each needs, and how to record it."""
+    """List the supported formats, what each requires, and how to record it."""
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
     for offered in offered_readers():
@@ -51,6 +51,7 @@ def formats() -> None:
             "files": ", ".join(f"*{suffix}" for suffix in suffixes_of(reader)),
             "needs": f"pip install 'tracelens-ext[{extra}]'" if extra else "",
             "record": getattr(reader, "how_to_record", ""),
+            "ranks": getattr(reader, "merged_ranks", ""),
         }
         _print_facts(facts)
     for other in _OTHER_FILES:

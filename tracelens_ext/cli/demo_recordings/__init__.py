@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.atomic_files import written_beside
 
 #: The number of ranks of the NVIDIA job.
 RANKS = 4

@@ -15,18 +15,14 @@ from tracelens_ext.compare.engine_chart import runs as measured
 from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
 from tracelens_ext.report import html_figures as spelled
+from tracelens_ext.report.atomic_files import written_beside
+from tracelens_ext.report.atomic_folders import write_folder
 from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
 from tracelens_ext.report.html_tables import FIRST_ROWS, Card, HtmlTable, page_tables
-from tracelens_ext.report.manifest import (
-    check_folder,
-    check_output,
-    unfinished_note,
-    write_folder,
-    written_beside,
-)
+from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 from tracelens_ext.report.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 

@@ -230,6 +230,16 @@ _SPECIAL_ADVICES: Final = {
             snippet="torch.optim.{optimizer}(model.parameters(), {option}=True)",
         ),
     ),
+    "rounds": (
+        AdviceVariant(
+            kinds=("native",),
+            excludes=(Fact.GPU_GRAPHS, Fact.DIRECTIVES),
+            advice=(
+                "Launch the work of several rounds before waiting for results: the CPU waits "
+                "{how_often} on average ({waiting_call}), so it cannot launch ahead."
+            ),
+        ),
+    ),
     "gradients": (
         AdviceVariant(
             kinds=PYTORCH_JOBS,
@@ -312,7 +322,7 @@ _SPECIAL_ADVICES: Final = {
             excludes=(Fact.GPU_GRAPHS,),
             advice=(
                 "Use larger batches, which need no more launches: the program computes "
-                "{batches}. If they must be small, compile {region} and replay it as {graphs}."
+                "{batches}. If they must be small, compile {region}, and replay it as {graphs}."
             ),
             snippet=_REDUCE_OVERHEAD,
         ),
@@ -545,7 +555,11 @@ def host_bound(inspection: Inspection) -> Finding | None:
     if finding is None:
         return None
     advice = finding.advice.replace("{region}", _region(finding))
-    finding = replace(finding, advice=advice)
+    where = dict(finding.where)
+    if shape == "holes":
+        # The kernels were launched before: what the CPU does meanwhile does not matter.
+        where.pop("calls", None)
+    finding = replace(finding, advice=advice, where=where)
     if not evidence:
         return finding
     return _with_place(finding, lead.words)

@@ -65,7 +65,7 @@ TEXT: Final = FindingText(
             ),
             snippet=(
                 "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  "
-                '# or from_pretrained(…, attn_implementation="sdpa")'
+                '# or from_pretrained(…, attn_implementation="sdpa"), if the model has it'
             ),
         ),
     ),
