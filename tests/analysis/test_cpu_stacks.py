@@ -12,7 +12,7 @@ from tests.support.idle_programs import Program
 from tests.support.make_trace import Document, short_demo
 from tests.support.random_traces import JobShape, job_shapes, trace_of
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_stacks import (
     IDLE_CALL_TREE,
     IdleStacks,

@@ -21,12 +21,9 @@ from tests.support.gap_helpers import (
 )
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.causes import (
-    CAUSES,
-    Cause,
-    classify_gaps,
-    usual_launch_latency,
-)
+from tracelens_ext.analysis.idle_time.after_launch import usual_launch_latency
+from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""What the host was in while the GPU was idle, against a plain loop over gaps and events."""
+"""CPU activity while the GPU was idle, compared with a plain loop over gaps and events."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -18,84 +18,112 @@ from tracelens_ext.analysis.idle_time.causes import CAUSES
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.errors import UsageError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 OPERATIONS = {"cpu_op", "user_annotation"}
 FRAMES = {"python_function"}
 CALLS = {"cuda_runtime", "cuda_driver"}
 
 
-def idle(frame: Any) -> dict[tuple[str, str], tuple[int, int]]:
-    """(operation, frame) → gaps and ns of a table."""
-    return {
-        (row["host_op"], row["python_frame"]): (
-            row["count"],
-            round(row["idle_time_ms"] * 1e6),
-        )
-        for row in frame.to_dict("records")
-    }
+#: An operation and a Python frame.
+Activity = tuple[str, str]
+#: The number of gaps and their idle time, ns.
+GapsAndTime = tuple[int, int]
 
 
-def plain(events: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """The same by loops: of each gap of a device, the shortest event that covers half."""
-    launches = {
-        event["args"]["correlation"]: event
-        for event in events
-        if event.get("cat") in CALLS and "correlation" in event.get("args", {})
-    }
-    hosts: dict[tuple[Any, Any], list[tuple[str, Decimal, Decimal, str]]] = defaultdict(
-        list
-    )
+def idle_by_activity(frame: pd.DataFrame) -> dict[Activity, GapsAndTime]:
+    """Return the gaps and the idle time of each activity in a table."""
+    idle = {}
+    for row in frame.to_dict("records"):
+        activity = (row["host_op"], row["python_frame"])
+        idle[activity] = (row["count"], round(row["idle_time_ms"] * 1e6))
+    return idle
+
+
+class CpuEvent(NamedTuple):
+    """An operation, annotation or Python frame; times in µs."""
+
+    category: str
+    name: str
+    start: Decimal
+    end: Decimal
+
+    @property
+    def duration(self) -> Decimal:
+        return self.end - self.start
+
+    def covers_half(self, start: Decimal, end: Decimal) -> bool:
+        overlap = min(self.end, end) - max(self.start, start)
+        return 2 * overlap >= end - start
+
+
+def plain_idle_by_activity(
+    events: list[dict[str, Any]],
+) -> dict[Activity, GapsAndTime]:
+    """Find the activity of each gap of a device by loops: the shortest event that covers half."""
+    launches = {}
+    cpu_events: dict[tuple[Any, Any], list[CpuEvent]] = defaultdict(list)
     for event in events:
-        if event.get("cat") in OPERATIONS | FRAMES and "dur" in event:
-            begun = Decimal(event["ts"])
-            end = begun + Decimal(event["dur"])
-            if not event["name"].startswith("ProfilerStep#"):
-                of_thread = hosts[(event["pid"], event["tid"])]
-                of_thread.append((event["cat"], begun, end, event["name"]))
-    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        category = event.get("cat")
+        if category in CALLS and "correlation" in event.get("args", {}):
+            launches[event["args"]["correlation"]] = event
+        is_activity = category in OPERATIONS | FRAMES and "dur" in event
+        if is_activity and not event["name"].startswith("ProfilerStep#"):
+            start = Decimal(event["ts"])
+            end = start + Decimal(event["dur"])
+            thread = (event["pid"], event["tid"])
+            cpu_events[thread].append(CpuEvent(category, event["name"], start, end))
+    gap_count: Counter[Activity] = Counter()
+    idle_ns: Counter[Activity] = Counter()
     for gaps in plain_gaps(gpu_events(events), parts=2).values():
         for gap in gaps:
             launch = launches.get(gap.after.correlation)
-            if launch is None:
-                key = ("(unlinked)", "")
-            else:
-                at = Decimal(launch["ts"])
-                until = at if gap.start < at < gap.end else gap.end
-                of_thread = hosts[(launch["pid"], launch["tid"])]
-                key = (
-                    innermost(of_thread, OPERATIONS, gap.start, until),
-                    innermost(of_thread, FRAMES, gap.start, until),
+            activity = ("(unlinked)", "")
+            if launch is not None:
+                launch_time = Decimal(launch["ts"])
+                end = gap.end
+                if gap.start < launch_time < gap.end:
+                    end = launch_time
+                of_thread = cpu_events[(launch["pid"], launch["tid"])]
+                activity = (
+                    innermost(of_thread, OPERATIONS, gap.start, end),
+                    innermost(of_thread, FRAMES, gap.start, end),
                 )
-            found[key][0] += 1
-            found[key][1] += gap.nanoseconds
-    return {key: (count, total) for key, (count, total) in found.items()}
+            gap_count[activity] += 1
+            idle_ns[activity] += gap.nanoseconds
+    return {
+        activity: (count, idle_ns[activity]) for activity, count in gap_count.items()
+    }
 
 
 def innermost(
-    events: list[tuple[str, Decimal, Decimal, str]],
-    kinds: set[str],
-    start: Decimal,
-    end: Decimal,
+    events: list[CpuEvent], categories: set[str], start: Decimal, end: Decimal
 ) -> str:
+    """Return the name of the shortest event that covers half of a time, without addresses."""
     covering = [
-        (last - first, -first, name)
-        for kind, first, last, name in events
-        if kind in kinds and 2 * (min(last, end) - max(first, start)) >= end - start
+        event
+        for event in events
+        if event.category in categories and event.covers_half(start, end)
     ]
-    name = min(covering)[2] if covering else ""
-    return re.sub(" at 0x[0-9a-f]+", "", name)
+    if not covering:
+        return ""
+    shortest = min(covering, key=lambda event: (event.duration, -event.start))
+    return re.sub(" at 0x[0-9a-f]+", "", shortest.name)
 
 
 def example() -> TraceMaker:
-    """Twenty idle µs in `load`, thirty in `aten::item`, five in nothing."""
+    """Make a trace with 20 idle µs in `load`, 30 in `aten::item` and 5 outside of all events."""
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 1000)
     maker.launched("a", 10, 10, correlation=1, at=1)
     maker.frame("data.py(3): load", 21, 18)
     maker.annotation("## load ##", 21, 18)
     maker.launched("b", 40, 10, correlation=2, at=39)
-    for number, at in enumerate((50, 80)):
-        maker.frame(f"<built-in method item of Tensor object at 0x7f{number}>", at, 19)
-        maker.op("aten::item", at, 19)
+    for number, start in enumerate((50, 80)):
+        frame = f"<built-in method item of Tensor object at 0x7f{number}>"
+        maker.frame(frame, start, 19)
+        maker.op("aten::item", start, 19)
     maker.launched("c", 70, 10, correlation=3, at=69)
     maker.launched("d", 90, 10, correlation=4, at=89)
     maker.launched("e", 105, 10, correlation=5, at=104)
@@ -103,7 +131,7 @@ def example() -> TraceMaker:
     return maker
 
 
-def test_idle_time_is_grouped_by_what_the_host_was_in() -> None:
+def test_idle_time_is_grouped_by_operation_and_frame() -> None:
     table = TreePerfAnalyzer(example().document()).get_df_idle_cpu_activity()
     assert table.to_dict("records")[0] == {
         "host_op": "aten::item",
@@ -115,35 +143,50 @@ def test_idle_time_is_grouped_by_what_the_host_was_in() -> None:
         "avg_gap_us": 15.0,
         "max_gap_us": 20.0,
     }
-    assert idle(table) == {
+    assert idle_by_activity(table) == {
         ("aten::item", "<built-in method item of Tensor object>"): (2, 30_000),
         ("## load ##", "data.py(3): load"): (1, 20_000),
         ("", ""): (1, 5_000),
         ("(unlinked)", ""): (1, 5_000),
     }
-    assert idle(table) == plain(example().events)
+    assert idle_by_activity(table) == plain_idle_by_activity(example().events)
 
 
-def test_a_selection_and_streams() -> None:
+@pytest.fixture
+def second_step() -> TreePerfAnalyzer:
+    """The example with a second step, whose kernels run on a stream of their own."""
     maker = example()
     maker.annotation("ProfilerStep#2", 1000, 100)
     maker.op("aten::stack", 131, 970)
     maker.launched("late", 1110, 5, correlation=9, at=1050, stream=9)
     maker.launched("later", 1130, 5, correlation=10, at=1060, stream=9)
-    analyzer = TreePerfAnalyzer(maker.document())
-    step = analyzer.get_df_idle_cpu_activity(selection=EventFilter(step=2))
-    assert idle(step) == {("aten::stack", ""): (1, 980_000), ("", ""): (1, 15_000)}
-    stream = analyzer.get_df_idle_cpu_activity(
+    return TreePerfAnalyzer(maker.document())
+
+
+def test_a_selection_restricts_the_gaps(second_step: TreePerfAnalyzer) -> None:
+    selection = EventFilter(step=2)
+    table = second_step.get_df_idle_cpu_activity(selection=selection)
+    assert idle_by_activity(table) == {
+        ("aten::stack", ""): (1, 980_000),
+        ("", ""): (1, 15_000),
+    }
+    longest = second_step.get_df_gaps("device", longest=1, selection=selection)
+    assert longest["host_op"].tolist() == ["aten::stack"]
+
+
+def test_the_gaps_of_a_stream_can_be_selected(second_step: TreePerfAnalyzer) -> None:
+    table = second_step.get_df_idle_cpu_activity(
         "stream", selection=EventFilter(stream=9)
     )
-    assert idle(stream) == {("", ""): (1, 15_000)}
-    longest = analyzer.get_df_gaps("device", longest=1, selection=EventFilter(step=2))
-    assert longest["host_op"].tolist() == ["aten::stack"]
+    assert idle_by_activity(table) == {("", ""): (1, 15_000)}
+
+
+def test_an_unknown_scope_is_refused(second_step: TreePerfAnalyzer) -> None:
     with pytest.raises(UsageError, match="there is no scope 'thread'"):
-        analyzer.get_df_idle_cpu_activity("thread")  # type: ignore[arg-type]
+        second_step.get_df_idle_cpu_activity("thread")  # type: ignore[arg-type]
 
 
-def test_no_gaps_give_an_empty_table() -> None:
+def test_the_table_of_a_trace_without_gaps_is_empty() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
     table = TreePerfAnalyzer(maker.document()).get_df_idle_cpu_activity()
@@ -151,32 +194,45 @@ def test_no_gaps_give_an_empty_table() -> None:
     assert "host_op" in table
 
 
-spans = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), max_size=12)
+#: The start and the duration of each operation, µs.
+OPERATION_SPANS = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(1, 40)), max_size=12
+)
 
 
-@given(spans, st.lists(st.integers(1, 30), min_size=2, max_size=6))
-def test_nested_events_agree_with_a_plain_loop(
-    drawn: list[tuple[int, int]], waits: list[int]
+def add_nested_operations(maker: TraceMaker, spans: list[tuple[int, int]]) -> None:
+    """Add those of the operations that are within others, or apart from them.
+
+    Operations that only overlap, or start together, are left out: the plain loop does not know
+    which of them is the inner one.
+    """
+    enclosing: list[tuple[int, int]] = []
+    for start, duration in sorted(set(spans), key=lambda span: (span[0], -span[1])):
+        end = start + duration
+        while enclosing and enclosing[-1][1] <= start:
+            enclosing.pop()
+        if enclosing:
+            outer_start, outer_end = enclosing[-1]
+            if end > outer_end or start == outer_start:
+                continue
+        enclosing.append((start, end))
+        maker.op(f"op {start} {duration}", start, duration)
+
+
+@given(OPERATION_SPANS, st.lists(st.integers(1, 30), min_size=2, max_size=6))
+def test_activity_during_nested_operations_agrees_with_a_plain_loop(
+    spans: list[tuple[int, int]], gap_lengths: list[int]
 ) -> None:
     maker = TraceMaker()
-    open_until: list[tuple[int, int]] = []
-    for start, duration in sorted(set(drawn), key=lambda span: (span[0], -span[1])):
-        while open_until and open_until[-1][1] <= start:
-            open_until.pop()
-        if open_until and (
-            start + duration > open_until[-1][1] or start == open_until[-1][0]
-        ):
-            # crossing, or as long as another: which is inside is not for this test
-            continue
-        open_until.append((start, start + duration))
-        maker.op(f"op {start} {duration}", start, duration)
-    at = 0
-    for number, wait in enumerate(waits, start=1):
-        at += wait
-        maker.launched(f"k{number}", at, 3, correlation=number, at=max(at - 4, 0))
-        at += 3
+    add_nested_operations(maker, spans)
+    start = 0
+    for number, gap_length in enumerate(gap_lengths, start=1):
+        start += gap_length
+        launch = max(start - 4, 0)
+        maker.launched(f"k{number}", start, 3, correlation=number, at=launch)
+        start += 3
     table = TreePerfAnalyzer(maker.document()).get_df_idle_cpu_activity()
-    assert idle(table) == plain(maker.events)
+    assert idle_by_activity(table) == plain_idle_by_activity(maker.events)
 
 
 @pytest.mark.real_data
@@ -188,15 +244,15 @@ def test_nested_events_agree_with_a_plain_loop(
         "amd/gpu_only_trace",
     ],
 )
-def test_real_traces(name: str) -> None:
+def test_activity_in_recorded_traces_agrees_with_a_plain_loop(name: str) -> None:
     analyzer = recorded(name)
     table = analyzer.get_df_idle_cpu_activity()
-    assert idle(table) == plain(load(TRACES[name]))
+    assert idle_by_activity(table) == plain_idle_by_activity(load(TRACES[name]))
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
-def test_all_idle_time_is_in_one_row_each(name: str) -> None:
+def test_rows_of_recorded_traces_add_up_to_all_idle_time(name: str) -> None:
     analyzer = recorded(name)
     table = analyzer.get_df_idle_cpu_activity()
     summary = analyzer.get_df_gap_summary()

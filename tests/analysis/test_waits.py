@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.idle_programs import Program, wait_per_layer
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 
 
 def idle_ms(program: Program) -> dict[str, float]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.support.make_trace import short_demo
 from tests.support.random_traces import JobShape, job_shapes, trace_of
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import CAUSES
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.findings.summary import findings_table
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.make_trace import Document, TraceMaker
 from tests.support.strategies import traces
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.trace import LAUNCH_KINDS
 from tracelens_ext.trace.gpu_events import find_tracks

@@ -71,6 +71,20 @@ def test_a_number_tensor_beside_tensors_is_a_python_number() -> None:
     assert lines[-1] == "1.5,  # guessed: a Python number"
 
 
+@pytest.mark.parametrize("name", ["aten::__lshift__", "aten::__ilshift__"])
+def test_an_operator_shifts_by_small_numbers_in_place_or_not(name: str) -> None:
+    whole_numbers = tensor(4, kind="long int")
+    lines = _lines(name, whole_numbers, whole_numbers)
+    assert lines[0] == f"torch.ops.{name.replace('::', '.')}.Tensor,"
+    assert lines[2] == "inputs.integers((4,), torch.int64, low=1, high=4),"
+
+
+def test_the_target_of_an_operator_in_place_is_not_a_python_number() -> None:
+    single = tensor(kind="long int")
+    lines = _lines("aten::__iand__", single, tensor(1, kind="long int"))
+    assert lines[1] == "inputs.integers((), torch.int64),"
+
+
 def test_a_copy_from_the_host_has_its_source_there() -> None:
     entries = (tensor(4), tensor(4), scalar("True"))
     kernels = ("Memcpy HtoD (Pinned -> Device)",)

@@ -30,7 +30,7 @@ from tracelens_ext.text import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
+    from tracelens_ext.analysis.idle_time.classification import ClassifiedGaps
     from tracelens_ext.analysis.idle_time.histogram import Histogram
     from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -122,7 +122,7 @@ class GapReport:
         self, analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
     ) -> None:
         from tracelens_ext.analysis.idle_time.answer import idle_time_answer
-        from tracelens_ext.analysis.idle_time.causes import classify_gaps
+        from tracelens_ext.analysis.idle_time.classification import classify_gaps
         from tracelens_ext.analysis.idle_time.kernel_pairs import PAIR_SORTS
 
         work = analyzer.work

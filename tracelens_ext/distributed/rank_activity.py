@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import blocking_calls
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.trace import HOST_KINDS, BoolArray, Int64Array
 from tracelens_ext.trace.intervals import covered, union
 

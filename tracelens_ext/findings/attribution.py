@@ -1,4 +1,4 @@
-"""Where the time of a claim is: the operations, kernels, frames, iterations with most of it."""
+"""The places of a claim: the operations, kernels, Python frames, … with most of its time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from tracelens_ext.analysis.idle_time.cpu_activity import KINDS_OF_COLUMN
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
-from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.findings.finding import Claim, Intervals, Place
 from tracelens_ext.text import NO_OPERATION
 from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
+    BoolArray,
     EventKind,
     Float64Array,
     Int64Array,
@@ -32,13 +33,14 @@ from tracelens_ext.trace.grouping import number_groups, texts
 from tracelens_ext.trace.intervals import distinct, inside
 from tracelens_ext.trace.lookup import values_at
 
-#: How many places of a kind a finding names: more than anybody acts on at once.
+#: The most places of a kind that a finding names. Nobody acts on more at once.
 MOST_PLACES: Final = 5
-#: Python frames are looked up for so many GPU events, the largest; a trace has a million.
+#: Python frames are looked up only for this many GPU events, the longest ones.
 _MOST_LOOKED_UP: Final = 500
-#: What tells where a launch is that no operation encloses.
+#: Events that tell the place of a launch outside of all operations.
 _ENCLOSING: Final = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
-#: How the names of frames begin that nobody can change; they count where there are no others.
+#: Beginnings of the names of frames that users cannot change. Such a frame is a place only if no
+#: other frame is around.
 _NO_LINES: Final = (
     "<built-in",
     "nn.Module: ",
@@ -49,18 +51,18 @@ _NO_LINES: Final = (
     "multiprocessing/",
 )
 
-#: A place is the largest one only if it has this share.
+#: `NO_OPERATION` is named only if it has this share of the idle time.
 _NAMED_SHARE: Final = 1 / 3
-#: Numbers that tell one of many ranges from the others, as in `ensure_layer_4_weights`.
+#: A number that distinguishes similar ranges, as in `ensure_layer_4_weights`.
 _NUMBER: Final = re.compile(
     r"(?<![A-Za-z0-9])[0-9]+(?![A-Za-z0-9])|(?<=_)[0-9]+(?=_|$)"
 )
 #: What follows the file in the name of a frame.
 _LINE_OF_FRAME: Final = re.compile(r"\(\d+\): .*$")
-#: So many names at least that differ in numbers only are one place.
+#: At least this many names that differ only in numbers become one place.
 _FEWEST_FOLDED: Final = 3
 
-#: The innermost events of some kinds, but for those whose names begin so.
+#: Finds the innermost events of some kinds, without those whose names begin in some ways.
 FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.HostSegments]
 
 
@@ -70,11 +72,16 @@ def places_of(
     idle_moments: FindMoments,
     known: Mapping[str, Sequence[Place]] | None = None,
 ) -> dict[str, Sequence[Place]]:
-    """Where a claim is, by kind of place, or what is known better; what is not told is left out.
+    """Return the places of a claim by kind, those with the most time first.
 
-    `idle_moments` is `hosts.idle_time_segments` of the work.
+    Args:
+        work: the GPU events.
+        claim: the attributed time.
+        idle_moments: `hosts.idle_time_segments` of the work.
+        known: places that the detector knows better, by kind; they replace those found here.
     """
-    both = _of_gaps(work, claim, idle_moments), _of_events(work, claim)
+    places_of_gaps = _of_gaps(work, claim, idle_moments)
+    places_of_events = _of_events(work, claim)
     kinds = [
         "operations",
         "modules",
@@ -86,24 +93,24 @@ def places_of(
     ]
     places: dict[str, Sequence[Place]] = {}
     for kind in kinds:
-        found = _merged([place for each in both for place in each.get(kind, ())])
-        places[kind] = sorted(found, key=lambda place: -place.attributed_ms)[
-            :MOST_PLACES
-        ]
-    return {
-        kind: found for kind, found in (places | dict(known or {})).items() if found
-    }
+        found = places_of_gaps.get(kind, []) + places_of_events.get(kind, [])
+        by_time = sorted(_merged(found), key=lambda place: -place.attributed_ms)
+        places[kind] = by_time[:MOST_PLACES]
+    places.update(known or {})
+    return {kind: found for kind, found in places.items() if found}
 
 
 def _merged(places: Sequence[Place]) -> list[Place]:
+    """Return places of which those with the same name are one."""
     by_name: dict[str, Place] = {}
     for place in places:
         same = by_name.get(
             place.name, Place(name=place.name, attributed_ms=0.0, count=0)
         )
-        total = same.attributed_ms + place.attributed_ms
         by_name[place.name] = Place(
-            name=place.name, attributed_ms=total, count=same.count + place.count
+            name=place.name,
+            attributed_ms=same.attributed_ms + place.attributed_ms,
+            count=same.count + place.count,
         )
     return list(by_name.values())
 
@@ -111,18 +118,25 @@ def _merged(places: Sequence[Place]) -> list[Place]:
 def ranked(
     code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array
 ) -> list[Place]:
-    """The labels with the most time; what has the code `NONE`, or no label, is left out."""
-    known = np.flatnonzero(code != NONE)
-    if not len(known):
+    """Return the labels with the most time as places, the largest first.
+
+    Args:
+        code: an index into `labels` for each item, `NONE` for items of no place, (n,).
+        labels: the names of the places; an empty name is left out.
+        ns: the time of each item, (n,).
+    """
+    items = np.flatnonzero(code != NONE)
+    if not len(items):
         return []
-    first, number = number_groups([code[known]])
-    total_ms = np.bincount(number, ns[known]) / NS_PER_MS
-    count = np.bincount(number)
+    first, group = number_groups([code[items]])
+    total_ms = np.bincount(group, ns[items]) / NS_PER_MS
+    count = np.bincount(group)
     order = np.argsort(-total_ms, kind="stable")
-    first_of_code = known[first[order]]
-    names = texts(code[first_of_code], labels)
+    first_item = items[first[order]]
+    names = texts(code[first_item], labels)
+    # Several codes may have the same label, so names are compared, not codes.
     distinct_names = dict.fromkeys(filter(None, names))
-    shown = set(islice(distinct_names, 4 * MOST_PLACES))
+    largest_names = set(islice(distinct_names, 4 * MOST_PLACES))
     places = []
     for name, attributed_ms, name_count in zip(
         names,
@@ -130,7 +144,7 @@ def ranked(
         count[order].tolist(),
         strict=True,
     ):
-        if name in shown:
+        if name in largest_names:
             places.append(Place(name, attributed_ms, name_count))
     return _merged(places)
 
@@ -138,9 +152,10 @@ def ranked(
 def folded_labels(
     code: Int64Array, labels: Sequence[str]
 ) -> tuple[Int64Array, list[str]]:
-    """Return codes and labels in which those that differ in numbers only are one.
+    """Return codes and labels, with one label for those that differ only in numbers.
 
-    `ensure_layer_4` and 39 others become `ensure_layer_#`; two or three alike stay what they are.
+    `ensure_layer_0` to `ensure_layer_39` become `ensure_layer_#`. Fewer than `_FEWEST_FOLDED`
+    similar labels stay as they are.
     """
     patterns = [_NUMBER.sub("#", label) for label in labels]
     count = Counter(patterns)
@@ -157,51 +172,49 @@ def folded_labels(
 def _relabeled(
     code: Int64Array, labels: Sequence[str], relabel: Callable[[str], str]
 ) -> tuple[Int64Array, list[str]]:
-    """Return codes and labels with other labels, of which those that are equal are one."""
+    """Return codes and labels with new labels; labels that become equal get one code."""
     new_labels = [relabel(label) for label in labels]
-    unique = list(dict.fromkeys(new_labels))
-    number = {label: place for place, label in enumerate(unique)}
-    code_of_labels = np.array([number[label] for label in new_labels], dtype=np.int64)
-    new_code = values_at(code_of_labels, code)
-    return np.where(code == NONE, NONE, new_code), unique
+    distinct_labels = list(dict.fromkeys(new_labels))
+    code_of_label = {label: new_code for new_code, label in enumerate(distinct_labels)}
+    new_code_of_old = np.array(
+        [code_of_label[label] for label in new_labels], dtype=np.int64
+    )
+    new_code = values_at(new_code_of_old, code)
+    return np.where(code == NONE, NONE, new_code), distinct_labels
 
 
 def _of_gaps(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> dict[str, list[Place]]:
-    """What the host was in, moment by moment, of all that is claimed of gaps."""
-    start, end, _, _, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
-    if not len(start):
+    """Return the places of the idle time of a claim: what the host was in at each moment."""
+    idle = claim.intervals.chosen(claim.intervals.gap != NONE)
+    if not len(idle.start):
         return {}
-    names = dict(
-        zip(KINDS_OF_COLUMN, ("operations", "calls", "python_frames"), strict=True)
-    )
-    found = {
-        names[column]: _ranked_in_gaps(work, claim, idle_moments, kinds)
-        for column, kinds in KINDS_OF_COLUMN.items()
+    columns: dict[str, hosts.HostColumn] = {
+        "operations": "host_op",
+        "calls": "host_call",
+        "python_frames": "python_frame",
     }
-    return found | {
-        "iterations": _iterations_during(
-            work=work,
-            start=start,
-            end=end,
-            thread=thread,
-            devices=len(claim.devices),
+    places = {}
+    for kind, column in columns.items():
+        places[kind] = _ranked_in_gaps(
+            work, claim, idle_moments, KINDS_OF_COLUMN[column]
         )
-    }
+    places["iterations"] = _iterations_during(work, idle, len(claim.devices))
+    return places
 
 
 def python_files(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> list[Place]:
-    """Return the files of Python with most of the idle time of a claim, by the innermost frame."""
+    """Return the Python files whose frames are innermost in most of the idle time of a claim."""
     kinds = KINDS_OF_COLUMN["python_frame"]
     places = _ranked_in_gaps(work, claim, idle_moments, kinds, _file_of_frame)
     return sorted(places, key=lambda place: -place.attributed_ms)[:MOST_PLACES]
 
 
 def _file_of_frame(frame: str) -> str:
-    """Return `model.py` of `model.py(12): forward`; what has no line keeps its name."""
+    """Return `model.py` for `model.py(12): forward`; a name without a line stays as it is."""
     return _LINE_OF_FRAME.sub("", frame)
 
 
@@ -219,145 +232,235 @@ def _ranked_in_gaps(
         claim: the attributed time, some of it in gaps.
         idle_moments: `hosts.idle_time_segments` of the work.
         kinds: the kinds of events.
-        relabel: makes the names of places of the names of events; those that become equal are one.
+        relabel: returns the name of a place for the name of an event; places with the same name
+            are one.
     """
-    start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
-    if not len(start):
+    idle = claim.intervals.chosen(claim.intervals.gap != NONE)
+    if not len(idle.start):
         return []
-    devices = len(claim.devices)
-    find = partial(idle_moments, kinds)
-    parts = _innermost(
-        find, kinds, hosts.HostIntervals(thread=thread, start=start, end=end)
+    searches = _innermost(
+        find=partial(idle_moments, kinds),
+        kinds=kinds,
+        intervals=hosts.HostIntervals(
+            thread=idle.thread, start=idle.start, end=idle.end
+        ),
     )
-    before = 0
-    # of each part the row and the ns of moments, and the gap and the moments of
-    columns = []
-    for moments, asked, (first, past, _, ns) in parts:  # stretches
-        columns.append((moments.row, ns, gap[asked], first + before, past + before))
-        before += len(ns)
-    row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
-    code, labels = hosts.event_labels(work.trace, row)
+    segments = _join_searches(searches, idle.gap)
+    code, labels = hosts.event_labels(work.trace, segments.row)
     if EventKind.PYTHON_FUNCTION not in kinds:
         code, labels = folded_labels(code, labels)
     if relabel is not None:
         code, labels = _relabeled(code, labels, relabel)
-    code = np.where(ns > 0, code, NONE)
-
-    def gaps_with(label: str) -> int:
-        its = np.append(0, np.cumsum(code == labels.index(label)))
-        # a place counts once in a gap
-        return len(distinct(gaps[its[past] > its[first]]))
-
-    found = ranked(code, labels, ns / devices)
-    found = [replace(place, count=gaps_with(place.name)) for place in found]
+    code = np.where(segments.ns > 0, code, NONE)
+    device_count = len(claim.devices)
+    places = []
+    for place in ranked(code, labels, segments.ns / device_count):
+        has_label = code == labels.index(place.name)
+        places.append(replace(place, count=segments.count_gaps_with(has_label)))
     if EventKind.CPU_OP not in kinds:
-        return found
-    seen_ns = int(ns[code != NONE].sum())
-    total_ns = int((end - start).sum())
-    outside_ms = (total_ns - seen_ns) / devices / NS_PER_MS
-    least_ms = _NAMED_SHARE * float(total_ns) / devices / NS_PER_MS
-    if outside_ms < least_ms:
-        return found
-    count = len(distinct(gap))
-    outside = Place(name=NO_OPERATION, attributed_ms=outside_ms, count=count)
-    return found + [outside]
+        return places
+    ns_in_operations = int(segments.ns[code != NONE].sum())
+    total_ns = int((idle.end - idle.start).sum())
+    ns_outside = total_ns - ns_in_operations
+    if ns_outside >= _NAMED_SHARE * total_ns:
+        outside = Place(
+            name=NO_OPERATION,
+            attributed_ms=ns_outside / device_count / NS_PER_MS,
+            count=len(distinct(idle.gap)),
+        )
+        places.append(outside)
+    return places
+
+
+class _GapSegments(NamedTuple):
+    """The m segments of host time that overlap p intervals of idle time."""
+
+    row: Int64Array  #: the innermost event of each segment, (m,)
+    ns: Int64Array  #: the idle time in each segment, (m,)
+    gap: IntArray  #: the gap of each interval, (p,)
+    first: Int64Array  #: the first segment of each interval, (p,)
+    past: Int64Array  #: the segment after the last one of each interval, (p,)
+
+    def count_gaps_with(self, is_chosen: BoolArray) -> int:
+        """Return how many gaps overlap at least one of the chosen segments, (m,)."""
+        chosen_before = np.append(0, np.cumsum(is_chosen))
+        has_chosen = chosen_before[self.past] > chosen_before[self.first]
+        return len(distinct(self.gap[has_chosen]))
+
+
+class _Search(NamedTuple):
+    """The innermost events around some of the given intervals."""
+
+    interval: Int64Array  #: indices of the intervals
+    segments: (
+        hosts.HostSegments
+    )  #: the segments of host time, each in one innermost event
+    overlap: hosts.SegmentOverlap  #: how the segments overlap with these intervals
+
+
+def _join_searches(searches: Sequence[_Search], gap: IntArray) -> _GapSegments:
+    """Return the segments of all searches, one search behind the other.
+
+    Args:
+        searches: the searches for some intervals of idle time.
+        gap: the gap of each interval.
+    """
+    rows = []
+    times_ns = []
+    gaps = []
+    firsts = []
+    pasts = []
+    segments_before = 0
+    for search in searches:
+        rows.append(search.segments.row)
+        times_ns.append(search.overlap.of_segment)
+        gaps.append(gap[search.interval])
+        firsts.append(search.overlap.first + segments_before)
+        pasts.append(search.overlap.past + segments_before)
+        segments_before += len(search.segments.row)
+    return _GapSegments(
+        row=np.concatenate(rows),
+        ns=np.concatenate(times_ns),
+        gap=np.concatenate(gaps),
+        first=np.concatenate(firsts),
+        past=np.concatenate(pasts),
+    )
 
 
 def _innermost(
     find: Callable[[tuple[str, ...]], hosts.HostSegments],
     kinds: tuple[EventKind, ...],
-    stretches: hosts.HostIntervals,
-) -> list[tuple[hosts.HostSegments, Int64Array, hosts.SegmentOverlap]]:
-    """The innermost events around stretches of time, and which of those were asked about.
+    intervals: hosts.HostIntervals,
+) -> list[_Search]:
+    """Find the innermost events around intervals of host time.
 
-    Of Python frames those that somebody can change, then the others, where there are none of these.
+    For Python frames there is a second search: intervals without a frame that users can change are
+    searched again for any frame.
+
+    Args:
+        find: finds the segments of host time, given the beginnings of names to ignore.
+        kinds: the kinds of events.
+        intervals: the intervals.
     """
-    (thread, start, end) = stretches
-    found = []
-    asked = np.arange(len(start))
+    searches = []
+    searched = np.arange(len(intervals.start))
     for ignored in (_NO_LINES, ()):
-        stretches = hosts.HostIntervals(
-            thread=thread[asked], start=start[asked], end=end[asked]
+        segments = find(("ProfilerStep#",) + ignored)
+        overlap = segments.during(
+            thread=intervals.thread[searched],
+            start=intervals.start[searched],
+            end=intervals.end[searched],
         )
-        moments = find(("ProfilerStep#",) + ignored)
-        its = moments.during(*stretches)
-        found.append((moments, asked, its))
-        asked = asked[its.of_interval == 0]
-        if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
+        searches.append(_Search(interval=searched, segments=segments, overlap=overlap))
+        searched = searched[overlap.of_interval == 0]
+        if EventKind.PYTHON_FUNCTION not in kinds or not len(searched):
             break
-    return found
+    return searches
 
 
 def _iterations_during(
-    work: GpuEvents,
-    start: Int64Array,
-    end: Int64Array,
-    thread: Int64Array,
-    devices: int,
+    work: GpuEvents, idle: Intervals, device_count: int
 ) -> list[Place]:
-    """The iterations of the threads' processes during which some stretches of time are."""
+    """Return the iterations with the most idle time, each from its own process."""
     iterations, labels, _ = named_iterations(work.tree, None)
-    process = np.where(thread != NONE, work.trace.process_of_thread[thread], NONE)
-    found: list[Place] = []
-    for number in np.unique(iterations.process).tolist():
-        mine = np.flatnonzero(process == number)
-        its = iterations.process == number
-        begin, until, _, window = inside(
-            start[mine],
-            end[mine],
-            iterations.start[its],
-            iterations.end[its],
+    process_of_thread = work.trace.process_of_thread
+    process = np.where(idle.thread != NONE, process_of_thread[idle.thread], NONE)
+    places: list[Place] = []
+    for process_number in np.unique(iterations.process).tolist():
+        idle_of_process = idle.chosen(process == process_number)
+        iterations_of_process = np.flatnonzero(iterations.process == process_number)
+        parts = inside(
+            start=idle_of_process.start,
+            end=idle_of_process.end,
+            first=iterations.start[iterations_of_process],
+            last=iterations.end[iterations_of_process],
         )
-        iteration = np.flatnonzero(its)[window]
-        ns = (until - begin) / devices
-        found += ranked(code=iteration, labels=labels, ns=ns)
-    return found
+        iteration = iterations_of_process[parts.other]
+        ns = (parts.end - parts.start) / device_count
+        places += ranked(code=iteration, labels=labels, ns=ns)
+    return places
 
 
 def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
+    """Return the places of the GPU events of a claim."""
     events = claim.events
     ns = claim.event_ns
     if not len(events):
         return {}
-    (op, ops) = work.parent_op
     launch = work.tree.launch_of_gpu[events]
-    linked = launch != NONE
-    with_op = work.tree.cpu_op_of_gpu[events] != NONE
-    without = linked & ~with_op
-    module, paths = (
-        module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
+    has_launch = launch != NONE
+    iterations, iteration_labels, _ = named_iterations(work.tree, None)
+    is_launched_in_iteration = iterations.of_gpu != NONE
+    iteration = np.where(
+        is_launched_in_iteration, iterations.of_gpu, iterations.started_in
     )
-    iterations, labels, _ = named_iterations(work.tree, None)
-    step = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
-    numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
-    streams = [
-        "" if number == NONE else f"stream {number}" for number in numbers.tolist()
+    kernels = [
+        replace(place, name=simple_name(place.name))
+        for place in ranked(code=work.name[events], labels=work.trace.names, ns=ns)
     ]
-    op_of_events = np.where(with_op, op[events], NONE)
-    operations = ranked(op_of_events, ops, ns)
-    operations += around(
-        work=work,
-        kinds=_ENCLOSING,
-        calls=launch[without],
-        ns=ns[without],
-    )
     return {
-        "operations": operations,
-        "modules": ranked(module[events], paths, ns),
-        "python_frames": frames_around(work=work, calls=launch[linked], ns=ns[linked]),
-        "iterations": ranked(step[events], labels, ns),
-        "streams": ranked(stream, streams, ns),
-        "kernels": [
-            replace(place, name=simple_name(place.name))
-            for place in ranked(code=work.name[events], labels=work.trace.names, ns=ns)
-        ],
+        "operations": _operations_of_events(work, events, ns),
+        "modules": _modules_of_events(work, events, ns),
+        "python_frames": frames_around(
+            work=work, calls=launch[has_launch], ns=ns[has_launch]
+        ),
+        "iterations": ranked(iteration[events], iteration_labels, ns),
+        "streams": _streams_of_events(work, events, ns),
+        "kernels": kernels,
     }
+
+
+def _operations_of_events(
+    work: GpuEvents, events: Int64Array, ns: Float64Array
+) -> list[Place]:
+    """Return the operations that launched GPU events, or the events around other launches."""
+    operation, labels = work.parent_op
+    launch = work.tree.launch_of_gpu[events]
+    has_operation = work.tree.cpu_op_of_gpu[events] != NONE
+    operation_of_events = np.where(has_operation, operation[events], NONE)
+    places = ranked(operation_of_events, labels, ns)
+    is_outside = (launch != NONE) & ~has_operation
+    places += around(
+        work=work, kinds=_ENCLOSING, calls=launch[is_outside], ns=ns[is_outside]
+    )
+    return places
+
+
+def _modules_of_events(
+    work: GpuEvents, events: Int64Array, ns: Float64Array
+) -> list[Place]:
+    """Return the modules that GPU events belong to; empty if none were recorded."""
+    if not has_modules(work.trace):
+        return []
+    module, paths = module_of_gpu(work)
+    return ranked(module[events], paths, ns)
+
+
+def _streams_of_events(
+    work: GpuEvents, events: Int64Array, ns: Float64Array
+) -> list[Place]:
+    """Return the streams that GPU events ran on."""
+    numbers, code = np.unique(work.trace.stream[events], return_inverse=True)
+    labels = [_stream_label(number) for number in numbers.tolist()]
+    return ranked(code, labels, ns)
+
+
+def _stream_label(number: int) -> str:
+    if number == NONE:
+        return ""
+    return f"stream {number}"
 
 
 def frames_around(
     work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
-    """The innermost lines of Python around the host calls with the most time, (k,)."""
+    """Return the innermost lines of Python around the host calls with the most time.
+
+    Args:
+        work: the GPU events.
+        calls: the rows of the calls, (k,).
+        ns: the time of each call, (k,).
+    """
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(
         work=work,
@@ -373,18 +476,20 @@ def around(
     calls: Int64Array,
     ns: IntArray | Float64Array,
 ) -> list[Place]:
-    """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
+    """Return the innermost events of some kinds around host calls.
+
+    The arguments are those of `frames_around`, but all calls are looked up.
+    """
     trace = work.trace
-    thread = trace.thread[calls]
     start = trace.ts[calls]
-    end = start + 1
+    intervals = hosts.HostIntervals(
+        thread=trace.thread[calls], start=start, end=start + 1
+    )
+    find = partial(hosts.innermost_segments, trace, kinds, intervals)
     row = np.full(len(calls), NONE, dtype=np.int64)
-    stretches = hosts.HostIntervals(thread=thread, start=start, end=end)
-    find = partial(hosts.innermost_segments, trace, kinds, stretches)
-    for moments, asked, its in _innermost(find, kinds, stretches):
-        there = its.of_interval > 0
-        asked_there = asked[there]
-        first_moment = its.first[there]
-        row[asked_there] = moments.row[first_moment]
+    for search in _innermost(find, kinds, intervals):
+        has_event = search.overlap.of_interval > 0
+        first_segment = search.overlap.first[has_event]
+        row[search.interval[has_event]] = search.segments.row[first_segment]
     code, labels = hosts.event_labels(trace, row)
     return ranked(code, labels, ns)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def tracelens_findings() -> list[Detector]:
-    """The built-in detectors, in the order in which they may attribute time."""
+    """Return the built-in detectors in the order in which they may attribute time."""
     from tracelens_ext.findings.order import DETECTORS
 
     return list(DETECTORS)

@@ -1,4 +1,4 @@
-"""What the tables of findings ask for."""
+"""The interface that the tables of findings need of a trace."""
 
 from __future__ import annotations
 
@@ -13,4 +13,8 @@ class FindingsContext(AnalysisContext, Protocol):
     """A trace that is being analyzed, and its findings."""
 
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
-        """Return what would save time, judged by these peaks of the devices."""
+        """Return the findings.
+
+        Args:
+            device_peaks: see `roofline.peaks.read_peaks`; None: the known peaks of the devices.
+        """

@@ -1,4 +1,4 @@
-"""A detector, and the decorator that makes one of a function."""
+"""The class of detectors, and the decorator that turns a function into a detector."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tracelens_ext.findings.texts import Advice, FindingText, Remedy
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
 
-#: Attributes time of an `inspection.Inspection` and tells what it found; None for nothing. (The
-#: module of that class offers the ones of this module to plugins, so it cannot be named here.)
+#: A function that attributes time of an `inspection.Inspection` and returns its finding, or None.
+#: (The argument has no type here, because the module of that class imports this one.)
 Detect = Callable[[Any], "Finding | None"]
 
 
@@ -22,14 +22,14 @@ class Detector:
     """Looks for one kind of finding.
 
     Attributes:
-        id: of the findings, lower case with hyphens.
-        detect: attributes time of the inspected trace and tells what it found; None for nothing.
-            Detectors are asked one after another, and what one has no later one can have.
-        remedy: what happens to the attributed time when the problem is fixed; the value of a
-            `Remedy` does, too.
-        kinds: the kinds of programs in which it is looked for.
-        advice: what to change, and that as code, by kind of program, instead of what `detect` says;
-            `other` is for kinds that are not named, except those of PyTorch.
+        id: the id of the findings, lower case with hyphens.
+        detect: attributes time of the inspected trace and returns its finding, or None. Detectors
+            run one after another, and a later one cannot attribute time that an earlier one has.
+        remedy: what happens to the attributed time when the problem is fixed: a `Remedy` or its
+            value.
+        kinds: the kinds of programs that the detector is for.
+        advice: advice and snippet by kind of program, which replace those of `detect`. The kind
+            `other` is for all kinds without an entry, except those of PyTorch.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Detector:
     advice: Mapping[str, Advice | Sequence[str]] = field(default_factory=dict)
 
     def with_advice(self, finding: Finding, kind: Kind) -> Finding:
-        """Return one of its findings with the advice for a kind of program."""
+        """Return a finding of this detector with the advice for a kind of program."""
         advice = self.advice.get(kind)
         if advice is None and kind not in PYTORCH:
             advice = self.advice.get("other")
@@ -57,13 +57,15 @@ def detector(
     remedy: Remedy = Remedy.REMOVES_TIME,
     kinds: Collection[str] = get_args(Kind),
 ) -> Callable[[Detect], Detector]:
-    """Make a detector of a function; `order.DETECTORS` has all of this distribution.
+    """Return a decorator that turns a function into a detector.
+
+    `order.DETECTORS` lists all built-in detectors.
 
     Args:
-        ident: the id of its findings.
-        text: what they say.
+        ident: the id of the findings.
+        text: the texts of the findings.
         remedy: what happens to the attributed time when the problem is fixed.
-        kinds: the kinds of programs in which it is looked for.
+        kinds: the kinds of programs that the detector is for.
     """
 
     def make(detect: Detect) -> Detector:

@@ -1,4 +1,4 @@
-"""Asks all detectors what they find in a trace, and a simulation of it what that saves."""
+"""Runs all detectors on a trace, and a simulation that tells how much each finding saves."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.launches import find_launches
 
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-#: By so much the saving of a plugin's finding may exceed the attributed time.
+#: The saving of a plugin's finding may exceed the attributed time by rounding.
 _ROUNDING_MS: Final = 1e-3
-#: The share of the analyzed time that is most of it.
+#: The share from which on something counts as most of the analyzed time, or most launches.
 _MOST: Final = 0.5
-#: Characters of a kernel's name in sentences.
+#: The most characters of a kernel's name in sentences.
 _NAME_LENGTH: Final = 80
 _ALL_FAILED: Final = "Findings that could not be computed may change this result."
 _MOST_KERNELS_LACK: Final = (
@@ -73,20 +73,20 @@ def find_findings(
     simulate: Callable[[], Simulation] | None = None,
     failures: PartFailures | None = None,
 ) -> Findings:
-    """Return what would save the most wall time of a trace.
+    """Return the findings of a trace: what would save the most wall time.
 
     Args:
         work: the GPU events.
-        find_launchers: finds the operations that launched them; called if a detector asks.
-        find_roofline: finds how good those operations are; called if a detector asks.
-        registry: the plugins to ask instead of the installed ones.
-        simulate: simulates the trace; it learns what goes with each finding.
-        failures: takes the sentences about detectors, the roofline and the simulation that failed;
-            without the simulation, savings are the attributed time.
+        find_launchers: finds the operations that launched them; called only if a detector needs it.
+        find_roofline: compares those operations with the best case; called only if needed.
+        registry: the plugins to ask; None: the installed plugins.
+        simulate: simulates the trace; None: the whole recording. If the simulation fails, savings
+            are the attributed time.
+        failures: collects the detectors and other parts that failed.
 
     Returns:
-        Findings that have at least `LEAST_SHARE_PERCENT` of the analyzed time, and those that only
-        inform. None without GPU events.
+        The findings with at least `LEAST_SHARE_PERCENT` of the analyzed time, and the findings that
+        only inform. Without GPU events there are no findings.
     """
     program = program_of(work.trace)
     recording = recording_of(work)
@@ -118,7 +118,7 @@ def find_findings(
         first_sentences.append(too_little)
         findings = _without_rates(work, findings)
     findings = with_places_in_titles(work, findings)
-    inspection.idle_moments.cache_clear()  # a simulation needs memory, too
+    inspection.idle_moments.cache_clear()  # frees memory for the simulation
     model: Mapping[str, object] = {}
     simulated = None
     with failures.isolate("The simulation"):
@@ -152,14 +152,17 @@ def find_findings(
 
 
 def _without_rates(work: GpuEvents, findings: list[Finding]) -> list[Finding]:
-    """Return the findings that a short recording supports: those that inform of long kernels."""
+    """Return the findings that a short recording supports: only those that inform, if any."""
     if has_little_work(work):
         return []
     return [finding for finding in findings if finding.informs_only]
 
 
 def _lacks_most_kernels(work: GpuEvents) -> bool:
-    """Return whether most launches have no GPU event in the file, so that idle time may be work."""
+    """Return whether most launches have no GPU event in the file.
+
+    The GPU may then have worked while it seems idle.
+    """
     launches = find_launches(work)
     is_lost = launches.lost[launches.is_kernel | launches.is_graph]
     return len(is_lost) > 0 and bool(is_lost.mean() > _MOST)
@@ -170,7 +173,7 @@ def tell_claims(
     findings: Sequence[Finding],
     registry: PluginRegistry | None = None,
 ) -> None:
-    """Tell a simulation what goes with each finding that has time, for `finding:ID`."""
+    """Tell a simulation what fixing each finding removes, for the changes `finding:ID`."""
     remedies = {}
     for offered in offered_detectors(registry):
         remedies[offered.item.id] = Remedy(offered.item.remedy or Remedy.REMOVES_TIME)
@@ -185,19 +188,26 @@ def tell_claims(
 def offered_detectors(
     registry: PluginRegistry | None = None,
 ) -> list[Offered[Detector]]:
-    """Return the detectors of plugins, which know more, then the built-in ones; each id once."""
+    """Return the detectors of plugins, then the built-in ones.
+
+    A detector of a plugin replaces the built-in detector with the same id.
+    """
     if registry is None:
         registry = default_registry()
-    offered = registry.offers("tracelens_findings", _check_detector)
-    offered.sort(key=lambda each: each.plugin.own)
+    all_offered = registry.offers("tracelens_findings", _check_detector)
+    all_offered.sort(key=lambda offered: offered.plugin.own)
     by_id: dict[str, Offered[Detector]] = {}
-    for each in offered:
-        by_id.setdefault(each.item.id, each)
+    for offered in all_offered:
+        by_id.setdefault(offered.item.id, offered)
     return list(by_id.values())
 
 
 def _check_detector(item: object) -> None:
-    """Refuse what is no detector, or has an odd id."""
+    """Check that an item of a plugin is a detector with a valid id.
+
+    Raises:
+        PluginAnswerError: it is not.
+    """
     if not isinstance(item, Detector):
         kind = type(item).__name__
         raise PluginAnswerError(
@@ -210,7 +220,7 @@ def _check_detector(item: object) -> None:
 
 
 def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Finding]:
-    """Return what the detectors find, what has most time first."""
+    """Return the findings of all detectors, the largest expected saving first."""
     kind = program_of(inspection.work.trace).kind
     findings: list[Finding] = []
     for offered in offered_detectors(registry):
@@ -228,9 +238,9 @@ def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Fin
 
 
 def _ask_own(detector: Detector, inspection: Inspection) -> Finding | None:
-    """Return what a built-in detector finds; None if it fails, which is then reported.
+    """Return the finding of a built-in detector; None without one.
 
-    What it claimed before it failed is nobody's again.
+    If the detector fails, the failure is recorded and the claims that it made are undone.
     """
     wall = inspection.wall.copy()
     notes = list(inspection.notes)
@@ -245,9 +255,9 @@ def _ask_own(detector: Detector, inspection: Inspection) -> Finding | None:
 def _ask_plugin(
     registry: PluginRegistry, offered: Offered[Detector], inspection: Inspection
 ) -> Finding | None:
-    """Return what a plugin's detector finds; None if it fails, which is then a problem.
+    """Return the finding of a plugin's detector; None without one.
 
-    What it claimed before it failed is nobody's again.
+    If the detector fails, the failure is recorded and the claims that it made are undone.
     """
     with registry.guard(offered.plugin.name):
         own_inspection = replace(
@@ -266,7 +276,11 @@ def _ask_plugin(
 
 
 def _check_finding(detector: Detector, finding: object, attributed_ms: float) -> None:
-    """Refuse what is no finding of a plugin's detector, or saves more than it claimed."""
+    """Check the answer of a plugin's detector.
+
+    Raises:
+        PluginAnswerError: it is not a valid finding of the detector, or saves more than it claimed.
+    """
     if finding is None:
         return
     problem = ""
@@ -283,9 +297,10 @@ def _check_finding(detector: Detector, finding: object, attributed_ms: float) ->
 def _what_is_left_open(
     inspection: Inspection, first_sentences: list[str], *, has_claims: bool
 ) -> str:
-    """Return what is not known if there are no findings.
+    """Return a sentence about what is not known, if there are no findings.
 
-    Idle time of unknown cause that is most of the analyzed time comes before all findings.
+    If most of the analyzed time is idle for an unknown cause, `first_sentences` gets a sentence
+    about that.
     """
     idle = idle_of_unknown_cause(inspection, _MOST * inspection.analyzed_ns)
     if idle:
@@ -296,9 +311,10 @@ def _what_is_left_open(
 
 
 def _what_is_unknown(inspection: Inspection) -> str:
-    """Return what is not known of a trace without findings; empty where most was compared.
+    """Return a sentence about what is not known of a trace without findings.
 
-    Of the idle time, the kernels without a model and the shapes, what is worth most.
+    It is about the largest unknown: idle time, missing shapes, or kernels without a performance
+    model. It is empty if most of the analyzed time could be compared with the roofline.
     """
     work = inspection.work
     analyzed_ns = inspection.analyzed_ns
@@ -340,14 +356,14 @@ def _what_is_unknown(inspection: Inspection) -> str:
 
 
 def _cut(name: str) -> str:
-    """Return a name with as many characters as a sentence has place for."""
+    """Return a name, cut to the length that sentences allow."""
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def _mean_busy_ns(wall: WallTime, which: BoolArray) -> float:
-    """Return how long some GPU events run, the mean over the devices, ns."""
+    """Return the busy time of some GPU events, (g,), the mean over the devices, ns."""
     work = wall.work
     total_ns = 0
     for device_index in range(len(wall.tracks)):

@@ -1,4 +1,4 @@
-"""What each finding means: the sections of `findings.md`, which is a page of the documentation."""
+"""The text about each kind of finding: the sections of `findings.md`, a documentation page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 _FILE: Final = "findings.md"
 #: The heading of a section about a finding.
 _HEADING: Final = re.compile(r"^## `([a-z0-9-]+)`$", re.MULTILINE)
-#: A link, within the page or to another one; its label alone makes sense without the page.
+#: A link within the page or to another page. Without the page, only its label makes sense.
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 
 
 @functools.cache
 def explanations() -> Mapping[str, str]:
-    """Return the text about each built-in finding, Markdown without links, by its id."""
+    """Return the text about each built-in kind of finding by id, as Markdown without links."""
     page = resources.files("tracelens_ext.findings").joinpath(_FILE)
     parts = _HEADING.split(page.read_text(encoding="utf-8"))
     identifiers = parts[1::2]
@@ -31,5 +31,5 @@ def explanations() -> Mapping[str, str]:
 
 
 def explanation_of(identifier: str) -> str:
-    """Return the text about a finding; empty for that of a plugin."""
+    """Return the text about a kind of finding; empty for findings of plugins."""
     return explanations().get(identifier, "")

@@ -1,4 +1,4 @@
-"""What a finding is, the time that is attributed to it, and the findings of a trace."""
+"""The classes for findings, the wall time attributed to them, and all findings of a trace."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from tracelens_ext.trace.grouping import sums
 from tracelens_ext.trace.intervals import distinct, union
 
 Confidence = Literal["high", "medium", "low"]
-#: What saves less of the analyzed time is not worth anybody's attention, percent.
+#: A finding that saves less of the analyzed time, percent, is not worth attention.
 LEAST_SHARE_PERCENT: Final = 1.0
 
 
 class Intervals(NamedTuple):
-    """Attributed intervals of time, i of them; those of one device do not overlap."""
+    """The i attributed intervals of time. Intervals of the same device do not overlap."""
 
-    start: Int64Array  #: ns since the trace's first event
-    end: Int64Array
-    device_index: IntArray  #: the device, an index into `Claim.devices`
-    gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
-    event: Int64Array  #: the GPU event that runs, `NONE` in a gap
-    thread: Int64Array  #: the CPU thread that a gap waits for; `NONE` for an event, or if unknown
+    start: Int64Array  #: ns since the trace's first event, (i,)
+    end: Int64Array  #: ns since the trace's first event, (i,)
+    device_index: IntArray  #: the device, an index into `Claim.devices`, (i,)
+    gap: IntArray  #: the gap that contains the interval, `NONE` if a GPU event runs, (i,)
+    event: Int64Array  #: the GPU event that runs, `NONE` in a gap, (i,)
+    #: the CPU thread that a gap waits for; `NONE` for a GPU event and if unknown, (i,)
+    thread: Int64Array
 
     def chosen(self, which: BoolArray | Int64Array) -> Intervals:
         """Return the selected intervals."""
@@ -46,7 +47,7 @@ class Intervals(NamedTuple):
 
     @classmethod
     def joined(cls, several: Iterable[Intervals]) -> Intervals:
-        """Return the intervals of several in one."""
+        """Return several sets of intervals as one."""
         columns = zip(*several, strict=True)
         return cls._make(np.concatenate(column) for column in columns)
 
@@ -57,12 +58,12 @@ class Claim:
     """Wall time that is attributed to a finding; sums are means over the devices that work."""
 
     intervals: Intervals
-    devices: list[int | str]  #: what those devices are called
-    wall_start: int  #: ns since the trace's first event
+    devices: list[int | str]  #: the labels of the devices that work
+    wall_start: int  #: the start of the wall time, ns since the trace's first event
 
     @property
     def ns(self) -> Float64Array:
-        """What each interval is of the mean over the devices, (i,)."""
+        """The length of each interval divided by the number of devices, (i,)."""
         return (self.intervals.end - self.intervals.start) / len(self.devices)
 
     @property
@@ -77,19 +78,19 @@ class Claim:
 
     @property
     def ns_of_devices(self) -> Int64Array:
-        """Attributed time of each device."""
+        """Attributed time of each device, ns."""
         intervals = self.intervals
         length = intervals.end - intervals.start
         return sums(intervals.device_index, length, len(self.devices))
 
     @cached_property
     def events(self) -> Int64Array:
-        """The GPU events of which some time is attributed, (j,)."""
+        """The j GPU events of which some time is attributed, (j,)."""
         return distinct(self.intervals.event[self.intervals.event != NONE])
 
     @cached_property
     def event_ns(self) -> Float64Array:
-        """The attributed time of each of those events, (j,)."""
+        """The attributed time of each of `events`, ns, (j,)."""
         is_busy = self.intervals.event != NONE
         event = self.intervals.event[is_busy]
         busy_ns = self.ns[is_busy]
@@ -99,12 +100,15 @@ class Claim:
 
     @property
     def idle_ns(self) -> float:
-        """The part of the attributed time that is idle time."""
+        """The part of the attributed time that is idle time, ns."""
         idle = self.intervals.chosen(self.intervals.gap != NONE)
         return float((idle.end - idle.start).sum()) / len(self.devices)
 
     def as_records(self) -> list[dict[str, object]]:
-        """Return the intervals by device, adjacent ones merged; ns from the wall's start."""
+        """Return the intervals of each device for JSON, ns since the start of the wall time.
+
+        Adjacent intervals are merged.
+        """
         records: list[dict[str, object]] = []
         for device_index, device in enumerate(self.devices):
             is_on_device = self.intervals.device_index == device_index
@@ -117,7 +121,7 @@ class Claim:
         return records
 
     def __add__(self, other: Claim) -> Claim:
-        """Return both claims, which do not overlap."""
+        """Return the sum of two claims, which must not overlap."""
         both = Intervals.joined((self.intervals, other.intervals))
         return replace(self, intervals=both)
 
@@ -125,21 +129,21 @@ class Claim:
 @keeps_old_names
 @dataclass(frozen=True)
 class Place:
-    """Where a part of the attributed time is: an operation, a kernel, a line of Python."""
+    """A place of attributed time: an operation, a kernel, a line of Python and so on."""
 
     name: str
-    attributed_ms: float  #: the part of the attributed time that is there
-    count: int  #: GPU events, or gaps, that it consists of
+    attributed_ms: float  #: the part of the attributed time at this place
+    count: int  #: the number of GPU events or gaps in this part
 
 
 @dataclass(frozen=True)
 class Evidence:
     """A number that supports a finding."""
 
-    what: str  #: what the number is, a clause
+    what: str  #: what the number means, as a clause
     value: float
-    unit: str  #: `ms`, `%`, `GPU events` …
-    see: str  #: the sheet or the command that shows it
+    unit: str  #: such as `ms`, `%`, `GPU events`
+    see: str  #: the sheet or the command that shows the number
 
 
 @keeps_old_names
@@ -147,52 +151,54 @@ class Evidence:
 class Finding:
     """A problem that costs wall time, and how to fix it."""
 
-    id: str  #: which kind of finding; a trace has one of each at most
+    id: str  #: the kind of finding; a trace has at most one finding of each kind
     title: str  #: the problem and its cost
-    #: wall time of this trace that the fix saves; 0 of one that informs only. A detector gives the
-    #: attributed time, and the simulation makes the saving of it
+    #: Wall time of this trace that the fix saves; 0 for a finding that only informs. The detector
+    #: sets the attributed time, which the simulation replaces with the saving.
     saving_ms: float
-    share_percent: float  #: the attributed time, of the analyzed time
-    confidence: Confidence  #: how sure it is that the fix saves as much
-    confidence_reason: str  #: why so sure, or why not, a clause
-    #: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what the
-    #: trace has of them, the largest saving first
+    share_percent: float  #: the attributed time as a percentage of the analyzed time
+    confidence: Confidence  #: how sure it is that the fix saves this time
+    confidence_reason: str  #: the reason for this confidence, as a clause
+    #: The places by kind (`operations`, `modules`, `python_frames`, `iterations`, `streams`,
+    #: `kernels` …), the largest part of the attributed time first.
     where: Mapping[str, Sequence[Place]]
-    evidence: Sequence[Evidence]  #: the numbers that it rests on
+    evidence: Sequence[Evidence]  #: the numbers behind the finding
     advice: str  #: what to change
-    documentation: str  #: where the text about it is, such as a command or a URL
-    snippet: str = ""  #: the change as a line of code, where one does it
-    #: the least, and the most, that the fix saves, None where that is `saving_ms`
+    documentation: (
+        str  #: a command or URL that shows the text about this kind of finding
+    )
+    snippet: str = ""  #: the change as a line of code; empty if one line is not enough
+    #: the least and the most that the fix saves; None if they equal `saving_ms`
     saving_low_ms: float | None = None
     saving_high_ms: float | None = None
-    #: what it adds to what those before it save together, None where that is `saving_ms`
+    #: What this fix saves if the findings before it in the list are fixed, too. None if that equals
+    #: `saving_ms`.
     saving_together_ms: float | None = None
-    #: True if the savings are what a simulation of the trace is shorter by without the attributed
-    #: time; else they are that time, which bounds them
+    #: True if the savings were simulated. Otherwise they are the attributed time, an upper bound.
     simulated: bool = False
     #: the attributed intervals; None for a finding of a plugin that tells only their sum
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
     def attributed_ms(self) -> float:
-        """The attributed time; none of it belongs to another finding."""
+        """The attributed time, which belongs to no other finding."""
         if self.claim is None:
             return self.saving_ms
         return self.claim.attributed_ns / NS_PER_MS
 
     @property
     def informs_only(self) -> bool:
-        """True if no time is attributed to it, as to the price of something that was chosen."""
+        """True if no time is attributed: the finding shows the cost of a deliberate choice."""
         return not self.attributed_ms
 
     @property
     def explanation(self) -> str:
-        """What it means, when it does not apply, and what to do; Markdown, empty if unknown."""
+        """The text about this kind of finding in Markdown; empty for findings of plugins."""
         return explanation_of(self.id)
 
     @property
     def saving_percent(self) -> float:
-        """The saving, of the analyzed time."""
+        """The saving as a percentage of the analyzed time."""
         return self.percent_of_analyzed(self.saving_ms)
 
     def percent_of_analyzed(self, ms: float) -> float:
@@ -203,12 +209,12 @@ class Finding:
 
     @property
     def is_worthwhile(self) -> bool:
-        """True if it is listed: it informs, or saves enough for attention."""
+        """True if the finding is listed: it only informs, or saves enough for attention."""
         return self.informs_only or self.saving_percent >= LEAST_SHARE_PERCENT
 
     @property
     def wrong_field(self) -> str:
-        """The first field that is not as described here; empty for none."""
+        """The name of the first field with an invalid value; empty if all are valid."""
         if self.confidence not in get_args(Confidence):
             return "confidence"
         for name in (
@@ -237,7 +243,11 @@ class Finding:
         return ""
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
-        """Return it for JSON; with the attributed intervals, or without."""
+        """Return the finding for JSON.
+
+        Args:
+            intervals: True adds the attributed intervals.
+        """
         claim = self.claim
         record = asdict(replace(self, claim=None))
         del record["claim"]
@@ -264,30 +274,32 @@ class Findings:
     """The findings of a trace."""
 
     total_ms: float  #: wall time from the first start of GPU work to its last end
-    #: what is expected to save most first, those that inform only at the end
+    #: the findings, the largest expected saving first, those that only inform at the end
     findings: Sequence[Finding] = ()
-    notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
-    #: the idle time of each device in the wall time, as `gaps` divides it
+    notes: Sequence[
+        str
+    ] = ()  #: sentences about problems that could not be detected, and why
+    #: the idle time of each device by cause, as in `gaps`
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(
         default_factory=dict
     )
-    #: how good the simulation is that computed the savings
+    #: the quality of the simulation that computed the savings
     model: Mapping[str, object] = field(default_factory=dict)
-    #: the idle time in the parts of the recording
+    #: the idle time in each part of the recording that cannot be judged
     parts: Sequence[Claim] = field(default=(), repr=False)
-    #: what the recording holds, as `coverage.report_tables.recording_dict`
+    #: the content of the recording, from `coverage.report_tables.recording_dict`
     recording: Mapping[str, object] = field(default_factory=dict)
-    recording_lines: Sequence[str] = ()  #: the same in sentences
-    #: `kind` of the program, and `because`, what shows it
+    recording_lines: Sequence[str] = ()  #: the content of the recording in sentences
+    #: the `kind` of the program, and `because`, the reason for it
     program: Mapping[str, str] = field(default_factory=dict)
-    analyzed_ms: float = 0.0  #: the analyzed time, of which shares are
-    #: True if nothing was found though most of that was compared with something
+    analyzed_ms: float = 0.0  #: the analyzed time; shares are percentages of it
+    #: True if there are no findings and most of the analyzed time could be judged
     all_clear: bool = False
-    #: what is not known, where nothing was found and that is no all-clear
+    #: a sentence about what is not known, if there are no findings and that is not an all-clear
     unknown: str = ""
-    #: what comes before all findings, a sentence each
+    #: sentences that come before all findings
     first_sentences: Sequence[str] = ()
-    #: what the analyzed time is spent on, a sentence each
+    #: sentences about how the analyzed time is spent
     time_use: Sequence[str] = ()
 
     def __len__(self) -> int:
@@ -297,11 +309,11 @@ class Findings:
         return iter(self.findings)
 
     def __bool__(self) -> bool:
-        """True even without findings: that none was found is an answer, too."""
+        """True even without findings, because that is an answer, too."""
         return True
 
     def __repr__(self) -> str:
-        """Return a line that says how much is explained, and the titles."""
+        """Return a line of text: how much time is explained, and the titles of the findings."""
         titles = "; ".join(finding.title for finding in self.findings)
         explained = f"{self.explained_ms:,.3f} of {self.analyzed_ms:,.3f} ms explained"
         count = f"{len(self.findings)} findings"
@@ -309,7 +321,7 @@ class Findings:
         return short_repr(count, summary)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a row for each finding, what it saves, what to do."""
+        """Return the HTML for a notebook: a table with a row for each finding."""
         from tracelens_ext.findings.summary import findings_table, first_sentences
 
         columns = [
@@ -329,12 +341,12 @@ class Findings:
 
     @property
     def worthwhile(self) -> list[Finding]:
-        """Those that are listed: they inform, or save enough for attention."""
+        """The findings that are listed: they only inform, or save enough for attention."""
         return [finding for finding in self.findings if finding.is_worthwhile]
 
     @property
     def explained_ms(self) -> float:
-        """Wall time that is attributed to findings; each part of it to one."""
+        """Wall time that is attributed to findings."""
         return sum(finding.attributed_ms for finding in self.findings)
 
     @property
@@ -343,7 +355,11 @@ class Findings:
         return max(0.0, self.analyzed_ms - self.explained_ms)
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
-        """Return them for JSON; with the attributed intervals of each, or without."""
+        """Return the findings for JSON.
+
+        Args:
+            intervals: True adds the attributed intervals of each finding.
+        """
         recording = dict(self.recording)
         if intervals and self.parts:
             parts: list[dict[str, object]] = []
@@ -368,7 +384,7 @@ class Findings:
 
 
 def saving_text(saving_ms: float, share_percent: float) -> str:
-    """Return a time as titles have it: `9.7 ms (6.5 %)`."""
+    """Return a time as in titles: `9.7 ms (6.5 %)`."""
     return f"{ms_text(saving_ms)} ({share_percent:.1f} %)"
 
 

@@ -1,4 +1,4 @@
-"""How long matrix products take on a device that is used well."""
+"""The time that matrix products take if libraries use the device well."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import Float64Array
 
-#: What libraries reach of the peak matrix rate with large sizes: cuBLAS 60 to 80 %, as power
-#: allows; hipBLASLt about 50 %, as the peaks of AMD's datasheets are farther from what clocks hold.
+#: The share of the peak matrix rate that libraries reach with large sizes: cuBLAS 60 to 80 %,
+#: depending on power.
 REACHED: Final = 0.6
+#: The same share for hipBLASLt. It is lower because GPUs of AMD hold the clocks behind the peaks in
+#: their datasheets for a shorter time.
 REACHED_AMD: Final = 0.5
-#: What a product takes besides, however small: start, the first loads, the last stores.
+#: The time that a product of any size takes to start, load its first data and store its last.
 FIXED_NS: Final = 5_000
-#: Less than this times what is reached is within what tiles, clocks and neighbors explain.
+#: A product that takes less than this times the expected time is not slow: tiles, clocks and other
+#: work explain such a difference.
 FAR: Final = 1.5
 #: Sizes that are multiples of this fit the matrix units.
 STEP: Final = 8
 
 _WARP_OF_AMD: Final = 64
-#: Rows and columns of a tile of the result, and the depth below which splitting K gains nothing.
+#: Rows and columns of a large tile of the result, and of the smallest one.
 _TILE: Final = 128
 _LEAST_TILE: Final = 16
+#: Splitting a K that is not larger than this gains nothing.
 _DEPTH: Final = 1024
 
 
 def rounded_up_quotient(size: int, part: int) -> int:
-    """Return how many parts it takes to cover a size; exact for sizes of any length."""
+    """Return how many parts it takes to cover a size; exact for large numbers, too."""
     return -(-size // part)
 
 
 def needed_ns_of_events(inspection: Inspection) -> Float64Array:
-    """Return what the product of each GPU event would take, ns; 0: none, or not known, (g,)."""
+    """Return the expected time of the product of each GPU event, ns, (g,); 0: not known."""
     return inspection.by_operation(_reached_ns, inspection.peaks_of_rows)
 
 
 def is_single_precision(row: RooflineRow) -> bool:
-    """Tell whether an operation computes in single precision."""
+    """Return whether an operation computes in single precision."""
     return row.cost is not None and row.cost.data_type == "fp32"
 
 
 def could_be_tf32(row: RooflineRow, peaks: DevicePeaks) -> bool:
-    """Tell whether a product is in single precision on a GPU whose matrix units have TF32 only."""
+    """Return whether a product in single precision could use the TF32 units of its GPU."""
     return (
         is_single_precision(row)
         and "fp32" not in peaks.matrix
@@ -53,7 +57,11 @@ def could_be_tf32(row: RooflineRow, peaks: DevicePeaks) -> bool:
 
 
 def _reached_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
-    """Return what a call would take as libraries compute such sizes, ns; 0: no product."""
+    """Return the expected time of a call of a product, ns; 0 if it is not known.
+
+    The result is split into tiles, and K into parts of `_DEPTH`. The units compute as many tiles at
+    once as there are units; the last wave counts as a full one.
+    """
     batch, rows, columns, depth = product_sizes(row.cost)
     if not batch * rows * columns * depth:
         return 0.0
@@ -67,10 +75,10 @@ def _reached_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
         share = REACHED_AMD
     tiles = batch
     tile_flops = 2
-    for size, most in ((rows, _TILE), (columns, _TILE), (depth, _DEPTH)):
-        tiles *= rounded_up_quotient(size, most)
+    for size, tile_size in ((rows, _TILE), (columns, _TILE), (depth, _DEPTH)):
+        tiles *= rounded_up_quotient(size, tile_size)
         padded_size = rounded_up_quotient(size, _LEAST_TILE) * _LEAST_TILE
-        tile_flops *= min(most, padded_size)
+        tile_flops *= min(tile_size, padded_size)
     units = peaks.units or 1
     waves = rounded_up_quotient(tiles, units)
     flops = waves * units * tile_flops

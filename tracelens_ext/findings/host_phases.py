@@ -1,4 +1,4 @@
-"""Idle time in which the GPU waits for the CPU by its shape, and what the CPU does in it."""
+"""Idle time in which the GPU waits for the CPU: the shapes of gaps, and what the CPU does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     KINDS_OF_COLUMN,
     HostColumn,
@@ -31,9 +31,9 @@ from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, Int64Array
 from tracelens_ext.trace.grouping import sums
 
-#: What is known of the CPU in a gap, what tells most first.
+#: Kinds of CPU events, the most informative first.
 _COLUMNS: Final[tuple[HostColumn, ...]] = ("python_frame", "host_op", "host_call")
-#: Frames and annotations that go on all the time tell nothing.
+#: Annotations around everything, which tell nothing about a gap.
 _IGNORED: Final = ("ProfilerStep#",)
 _LONGEST_NAMED: Final = 3
 #: A pause leads from this share of the claim on; long gaps do from half of it on.
@@ -45,12 +45,12 @@ _MOST_FEW_GAPS: Final = 20
 
 @dataclass(frozen=True)
 class Lead:
-    """What the title of the finding is about.
+    """The gaps that the title of a finding is about.
 
     Attributes:
-        variant: of the text; empty where short gaps lead.
+        variant: the variant of the text; empty if most of the time is in short gaps.
         words: the gaps in words, such as `3 gaps of 2.3 ms`.
-        share: their share of the claim.
+        share: the share of the claim in these gaps.
     """
 
     variant: str = ""
@@ -59,11 +59,11 @@ class Lead:
 
 
 class ShapedClaim:
-    """Claimed idle time, by the shape of the gaps that it is in.
+    """Claimed idle time by the shape of the gaps that contain it.
 
     Args:
-        inspection: of the trace.
-        claim: idle time of devices, i intervals.
+        inspection: the inspection of the trace.
+        claim: the idle time, i intervals.
     """
 
     def __init__(self, inspection: Inspection, claim: Claim) -> None:
@@ -81,7 +81,7 @@ class ShapedClaim:
 
     @cached_property
     def ms_by_shape(self) -> dict[str, float]:
-        """The claimed time of each shape, the mean over the devices, ms; not of none."""
+        """The claimed time of each shape that occurs, the mean over the devices, ms."""
         gap = self._claim.intervals.gap
         shape = self.shapes.shape[gap]
         ns_of_shapes = np.bincount(shape, self._claim.ns, len(SHAPES))
@@ -118,7 +118,7 @@ class ShapedClaim:
         return ns / total_ns
 
     def _similar_to_longest(self, gaps: Int64Array) -> Int64Array:
-        """Return the gaps with at least a tenth of the longest."""
+        """Return the gaps with at least a tenth of the longest gap's time."""
         longest = int(self.ns_of_gap[gaps].max(initial=0))
         return gaps[10 * self.ns_of_gap[gaps] >= longest]
 

@@ -1,4 +1,4 @@
-"""What a detector sees of a trace, and how it says what it found."""
+"""The inspection of a trace: what detectors see of it, and how they return findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -45,11 +45,11 @@ from tracelens_ext.trace.grouping import LabeledColumns, number_groups
 from tracelens_ext.trace.intervals import covered, distinct
 from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
-#: No tensor has as many elements; what a broken trace says beyond it is not believed.
+#: Numbers of elements from here on come from damaged traces.
 MOST_ELEMENTS: Final = 2**62
-#: What kernels that are bound by memory reach of its bandwidth.
+#: The share of the memory bandwidth that memory-bound kernels reach.
 MEMORY_SHARE: Final = 0.7
-#: What a finding says.
+#: The texts of a finding that a detector may replace.
 _TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _AMD: Final = ("hip", "roc")
 _NO_TEXT: Final = FindingText(confidence=cast("Confidence", ""))
@@ -64,20 +64,29 @@ NO_SHAPES: Final = (
 
 
 class FailedPartError(Exception):
-    """A part that a detector needs could not be computed, and that is reported already."""
+    """A part that a detector needs could not be computed. This was already reported."""
+
+
+class StreamOrder(NamedTuple):
+    """The g GPU events by stream and start."""
+
+    events: Int64Array  #: indices of the GPU events, (g,)
+    stream: Int64Array  #: the number of the stream of each of them, (g,)
 
 
 @dataclass(eq=False)
 class Inspection:
-    """A trace, as detectors see it."""
+    """A trace as detectors see it."""
 
-    work: GpuEvents  #: the GPU events, g of them
+    work: GpuEvents  #: the g GPU events
     find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
-    find_roofline: Callable[[], Roofline]  #: finds how good those operations are
-    wall: WallTime  #: the wall time, and what is claimed of it
-    #: what cannot be looked for, a sentence each; detectors add to it
+    find_roofline: Callable[
+        [], Roofline
+    ]  #: compares those operations with the best case
+    wall: WallTime  #: the wall time, and the claims on it
+    #: sentences about problems that cannot be detected; detectors add to them
     notes: list[str] = field(default_factory=list)
-    #: the parts that could not be computed
+    #: collects the parts that could not be computed
     failures: PartFailures = field(default_factory=PartFailures)
 
     @cached_property
@@ -87,15 +96,15 @@ class Inspection:
 
     @cached_property
     def idle_moments(self) -> Any:  # noqa: ANN401 (a function with a cache)
-        """`idle_time_segments` of the work, which finds them once for the same arguments."""
+        """`idle_time_segments` of the work, with a cache of its results."""
         return cache(partial(idle_time_segments, self.work))
 
     @property
     def roofline(self) -> Roofline:
-        """How good they are.
+        """The operations compared with their best case.
 
         Raises:
-            FailedPartError: it could not be computed.
+            FailedPartError: the roofline could not be computed.
         """
         roofline = self._roofline_if_computed
         if roofline is None:
@@ -110,37 +119,42 @@ class Inspection:
 
     @cached_property
     def has_shapes(self) -> bool:
-        """True if arguments of operations were recorded; a note says so if they were not."""
+        """True if arguments of operations were recorded. If not, a note says how to do it."""
         how = self.missing.get("shapes")
         if how and not self.roofline.has_shapes:
             self.note(NO_SHAPES.format(how=how))
         return self.roofline.has_shapes
 
     @cached_property
-    def stream_order(self) -> tuple[Int64Array, Int64Array]:
-        """GPU events stream by stream in order of start, and the number of the stream of each."""
+    def stream_order(self) -> StreamOrder:
+        """The GPU events by stream and start."""
         trace = self.work.trace
         _, stream = number_groups([trace.device, trace.stream])
         order = np.lexsort((self.work.start, stream))
-        return order, stream[order]
+        return StreamOrder(events=order, stream=stream[order])
 
     def by_operation(
         self, value: Callable[..., float], *columns: Sequence[Any], otherwise: float = 0
     ) -> Float64Array:
-        """What holds of each row of the roofline, for the GPU events of each, (g,).
+        """Return a value of the operation of each GPU event, (g,).
 
-        `value` is of a row and its items in the columns; 0 for what no number of elements can be.
+        Args:
+            value: returns the value for a row of the roofline and its items of the columns. A value
+                that no number of elements can be counts as 0.
+            columns: further arguments of `value`, an item for each row.
+            otherwise: the value of GPU events without an operation.
         """
-        values = map(value, self.roofline.rows, *columns)
-        sane = [value if value < MOST_ELEMENTS else 0 for value in values]
-        sane.append(otherwise)
-        value_of_rows = np.array(sane, dtype=np.float64)
+        values = list(map(value, self.roofline.rows, *columns))
+        possible_values = [number if number < MOST_ELEMENTS else 0 for number in values]
+        # The index `NONE`, -1, of events without an operation reads the last value.
+        possible_values.append(otherwise)
+        value_of_rows = np.array(possible_values, dtype=np.float64)
         return value_of_rows[self.roofline.groups.of_gpu]
 
     def ranked_by(
         self, label: Callable[..., str], claim: Claim, *columns: Sequence[Any]
     ) -> list[Place]:
-        """The labels of rows of the roofline with most of a claim; columns as of `by_operation`."""
+        """Return the labels of operations with most of a claim; columns as in `by_operation`."""
         labels = list(map(label, self.roofline.rows, *columns))
         row_of_event = self.roofline.groups.of_gpu[claim.events]
         return ranked(row_of_event, labels, claim.event_ns)
@@ -148,18 +162,22 @@ class Inspection:
     @cached_property
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
         """The peaks of the device of each row of the roofline."""
-        return [
-            self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()
-        ]
+        devices = self.roofline.groups.device.tolist()
+        return [self.roofline.peaks.get(device) for device in devices]
 
     def named(self, pattern: re.Pattern[str]) -> BoolArray:
-        """The kernels in whose names a pattern is found, collectives left out, (g,)."""
+        """Return which GPU events are kernels with a pattern in the name, without collectives."""
         work = self.work
-        found: BoolArray = work.trace.named(work.name, pattern.search)
-        return found & work.is_kernel & ~work.is_communication
+        is_named: BoolArray = work.trace.named(work.name, pattern.search)
+        return is_named & work.is_kernel & ~work.is_communication
 
     def by_device(self, value: Callable[..., float]) -> Float64Array:
-        """What holds of the device of each GPU event, by what the file says of it and its peaks."""
+        """Return a value of the device of each GPU event, (g,).
+
+        Args:
+            value: returns the value for a device as the trace describes it, and its peaks; both may
+                be None.
+        """
         trace = self.work.trace
         result = np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
@@ -169,25 +187,27 @@ class Inspection:
         return result
 
     def beyond(self, needed: Float64Array, far: float) -> Float64Array:
-        """What calls take beyond what they need, ns, as a share of each GPU event's time, (g,).
+        """Return the share of each GPU event's time that its call takes too long, (g,).
 
-        What is not known needs 0; what takes less than `far` times as long takes nothing too much.
+        Args:
+            needed: the time that the call of each GPU event needs, ns, (g,); 0: not known.
+            far: a call is too long only if it takes more than this times the needed time.
         """
         work = self.work
-        chosen = (needed > 0) & self.wall.free
+        is_known = (needed > 0) & self.wall.free
         share = np.zeros(len(work))
-        if chosen.any():
-            call = self.launchers.of_gpu[chosen]
-            needed = needed[chosen]
-            call_ns = np.bincount(call, work.duration[chosen])
-            takes = call_ns[call]
-            takes_too_long = takes > far * needed
-            share[chosen] = np.where(takes_too_long, 1.0 - needed / takes, 0.0)
+        if is_known.any():
+            call = self.launchers.of_gpu[is_known]
+            needed_ns = needed[is_known]
+            call_ns = np.bincount(call, work.duration[is_known])
+            taken_ns = call_ns[call]
+            is_too_long = taken_ns > far * needed_ns
+            share[is_known] = np.where(is_too_long, 1.0 - needed_ns / taken_ns, 0.0)
         return share
 
-    def rate_of(self, slow: BoolArray) -> float:
-        """TFLOP/s of the calls of some GPU events."""
-        events = np.flatnonzero(slow)
+    def rate_of(self, is_chosen: BoolArray) -> float:
+        """Return the rate of the calls of some GPU events, (g,), in TFLOP/s."""
+        events = np.flatnonzero(is_chosen)
         _, first = np.unique(self.launchers.of_gpu[events], return_index=True)
         first_events = events[first]
         flops = self.by_operation(_flops_of_row)[first_events]
@@ -198,7 +218,7 @@ class Inspection:
 
     @cached_property
     def facts(self) -> ProgramFacts:
-        """What the trace shows of the program and the device, as far as advice depends on it."""
+        """The facts about the program and the device on which advice depends."""
         return ProgramFacts(self.work, self._known_peaks)
 
     def _known_peaks(self) -> Mapping[int, DevicePeaks | None]:
@@ -209,53 +229,61 @@ class Inspection:
 
     @property
     def kernel_profiler(self) -> str:
-        """What profiles single kernels on the trace's GPUs."""
+        """The command that profiles single kernels on the GPUs of the trace."""
         trace = self.work.trace
         names = " ".join(
             trace.names[code] for code in np.unique(trace.name).tolist()[:1000]
         )
-        is_amd = program_of(trace).tool == "rocprofv3" or any(
-            f" {a}" in names for a in _AMD
-        )
+        is_amd = program_of(trace).tool == "rocprofv3"
+        is_amd |= any(f" {prefix}" in names for prefix in _AMD)
         is_amd |= any("AMD" in device.name for device in trace.devices)
-        return "rocprof-compute" if is_amd else "ncu"
+        if is_amd:
+            return "rocprof-compute"
+        return "ncu"
 
     @property
     def is_of_pytorch(self) -> bool:
-        """True if PyTorch code helps."""
+        """True if the program uses PyTorch, so that snippets of PyTorch code help."""
         return program_of(self.work.trace).kind in PYTORCH
 
     @cached_property
     def missing(self) -> dict[str, str]:
-        """What was not recorded, and how this program's tool records it."""
-        return {each.what: each.how for each in recording_of(self.work).missing}
+        """How to record what the trace lacks, such as `shapes`, by its name."""
+        missing_parts = recording_of(self.work).missing
+        return {part.what: part.how for part in missing_parts}
 
     @cached_property
     def analyzed_ns(self) -> float:
-        """The part of the wall time that is recorded and not warm-up."""
+        """The part of the wall time that was recorded and is not warm-up; at least 1."""
         return max(recording_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
-        """Say once what cannot be looked for."""
+        """Add a sentence about a problem that cannot be detected, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def host_rows(self, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
-        """The host events of some kinds whose name a pattern matches from its beginning."""
+        """Return the host events of some kinds whose names a pattern matches from the beginning."""
         return self.work.trace.rows_named(pattern, *kinds)
 
     def host_ms(self, rows: Int64Array) -> float:
-        """How long some host events last together."""
+        """Return the total duration of some host events, ms."""
         return float(self.work.trace.dur[rows].sum()) / NS_PER_MS
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
-        """Those of some host events that run in the idle time of a claim."""
-        its = claim.intervals.chosen(claim.intervals.gap != NONE)
+        """Return those of some host events that overlap the idle time of a claim."""
         trace = self.work.trace
-        return rows[covered(its.start, its.end, trace.ts[rows], trace.end_of(rows)) > 0]
+        idle = claim.intervals.chosen(claim.intervals.gap != NONE)
+        idle_ns = covered(idle.start, idle.end, trace.ts[rows], trace.end_of(rows))
+        return rows[idle_ns > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
-        """How many of some other host events begin in each of some, on its thread."""
+        """Return how many other host events start inside of each host event on its thread.
+
+        Args:
+            rows: the rows of n host events, (n,).
+            others: the rows of the events to count.
+        """
         trace = self.work.trace
         if not len(rows):
             return np.zeros(0, dtype=np.int64)
@@ -263,10 +291,14 @@ class Inspection:
         others = others[order]
         thread = trace.thread[rows]
         other_thread = trace.thread[others]
-        begun = trace.ts[others]
-        before_end = items_before(other_thread, begun, thread, trace.end_of(rows))
-        before_start = items_before(other_thread, begun, thread, trace.ts[rows])
-        return before_end - before_start
+        other_start = trace.ts[others]
+        count_before_end = items_before(
+            other_thread, other_start, thread, trace.end_of(rows)
+        )
+        count_before_start = items_before(
+            other_thread, other_start, thread, trace.ts[rows]
+        )
+        return count_before_end - count_before_start
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Return which host events launch GPU work on their own thread."""
@@ -274,7 +306,11 @@ class Inspection:
         return self.held_by(rows, launches) > 0
 
     def claim(self, claims: Callable[[WallTime], Claim]) -> Claim:
-        """Claim wall time; what is too small to be told, as `finding` says, stays for others."""
+        """Claim wall time; a claim too small for a finding is undone, so that others can have it.
+
+        Args:
+            claims: makes the claim on a copy of the wall time.
+        """
         wall = self.wall.copy()
         claim = claims(wall)
         if self.is_worth(claim):
@@ -282,11 +318,11 @@ class Inspection:
         return claim
 
     def is_worth(self, claim: Claim) -> bool:
-        """Return True if a claim is large enough to report; `finding` drops all others."""
+        """Return whether a claim is large enough for a finding."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT
 
     def share_percent(self, claim: Claim) -> float:
-        """What a claim is of the wall time that can be judged."""
+        """Return a claim as a percentage of the analyzed time."""
         return 100.0 * claim.attributed_ns / self.analyzed_ns
 
     def finding(
@@ -305,24 +341,24 @@ class Inspection:
         values: Mapping[str, object] | None = None,
         **texts: str,
     ) -> Finding | None:
-        """Return a finding about attributed time; None if that is too little for attention.
+        """Return a finding about attributed time; None if the time is too short for attention.
 
         Args:
-            detector: its id.
-            claim: the attributed time, which the fix saves; None for a finding that informs of no
-                GPU events or gaps.
-            numbers: the numbers of `text.evidence`, by its keywords; None for what is unknown.
-            text: what it says.
+            detector: the id of the detector.
+            claim: the attributed time, which the fix saves; None for a finding that only informs
+                and is not about GPU events or gaps.
+            numbers: the numbers of `text.evidence` by their names; None for unknown numbers.
+            text: the texts of the finding.
             evidence: further numbers.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
-            where: places that are known better than from the gaps and GPU events of the claim.
-            informs: whether no time is attributed: the claim is what the finding is about.
-            variant: which variant of `text`.
-            values: what stands for names in braces in texts.
-            texts: what it says instead of `text`: `title`, a sentence in which `{saving}` stands
-                for the attributed time; `advice`, what to change; `snippet`, that in code;
-                `confidence`, how sure it is; `reason`, why.
+            where: places that the detector knows better; they replace those found for the claim.
+            informs: True if the finding only informs: the claim tells where, but is not attributed.
+            variant: the name of a variant of `text`.
+            values: values for the names in braces in the texts.
+            texts: texts that replace those of `text`: `title`, a sentence in which `{saving}`
+                stands for the attributed time; `advice`, what to change; `snippet`, the change as
+                code; `confidence`, how sure it is; `reason`, the reason for the confidence.
         """
         if claim is not None and not self.is_worth(claim):
             return None
@@ -384,16 +420,18 @@ class Inspection:
         variant: str = "",
         values: Mapping[str, object] | None = None,
     ) -> Finding | None:
-        """Return a finding of some GPU events; too small a claim is left to others.
+        """Return a finding about some GPU events; None, without a claim, if it is too small.
 
         Args:
-            detector: its id.
-            claim: attributes time; or the share of each GPU event that is attributed, (g,).
-            numbers: of its evidence, besides `events` and `time_ms`, which are found here.
-            text: what it says.
-            places: further places: the code of each GPU event, `NONE` for none, (g,), and labels.
-            variant: which variant of `text`.
-            values: what stands for names in braces in texts.
+            detector: the id of the detector.
+            claim: a function that makes the claim; or the share of each GPU event to claim, (g,).
+            numbers: the numbers of `text.evidence`, except `events` and `time_ms`, which this
+                method adds.
+            text: the texts of the finding.
+            places: further places by kind: the code of each GPU event, `NONE` without one, (g,),
+                and the labels of the codes.
+            variant: the name of a variant of `text`.
+            values: values for the names in braces in the texts.
         """
         if callable(claim):
             attributed = self.claim(claim)
@@ -431,7 +469,7 @@ class Inspection:
         return low_ms, max(most_ms, claim.attributed_ms)
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
-        """Return how many GPU events a claim has something of, and how long they take."""
+        """Return the number of GPU events in a claim, and their whole duration."""
         duration = self.work.duration[claim.events]
         return {
             "events": len(claim.events),
@@ -440,7 +478,7 @@ class Inspection:
 
 
 class _ChosenTexts:
-    """The texts of a finding: as the detector tells, else of the variant, else of the finding."""
+    """The texts of a finding: those of the detector, else of the variant, else of the finding."""
 
     def __init__(
         self,
@@ -459,7 +497,7 @@ class _ChosenTexts:
             self._given["snippet"] = ""
 
     def _choose_advice(self, inspection: Inspection) -> None:
-        """Choose the advice that fits the program and what the trace shows of it."""
+        """Choose the advice that fits the program and the facts about it."""
         kind = program_of(inspection.work.trace).kind
         variants = self.variant.advices
         if not variants and self.variant.advice is None:
@@ -472,7 +510,10 @@ class _ChosenTexts:
             self._given["snippet"] = ""
 
     def fill(self, *values: Mapping[str, object]) -> None:
-        """Set what stands for names in braces; later values count."""
+        """Set the values for the names in braces; a later value replaces an earlier one.
+
+        The values of the variant come after the first ones.
+        """
         self.values = {}
         self.values.update(values[0])
         self.values.update(self.variant.values)
@@ -483,26 +524,26 @@ class _ChosenTexts:
         """Return a text as it is declared."""
         if name in self._given:
             return self._given[name]
-        of_variant: str | None = getattr(self.variant, name)
-        if of_variant is not None:
-            return of_variant
-        of_finding: str = getattr(self.text, name)
-        return of_finding
+        text_of_variant: str | None = getattr(self.variant, name)
+        if text_of_variant is not None:
+            return text_of_variant
+        text_of_finding: str = getattr(self.text, name)
+        return text_of_finding
 
     def get(self, name: str) -> str:
-        """Return a text with the values of the names in braces."""
+        """Return a text in which values replace the names in braces."""
         return _fill(self.template(name), self.values)
 
 
 def _flops_of_row(row: RooflineRow) -> float:
-    """Return the operations of one call, 0 where they are not known."""
+    """Return the floating point operations of a call; 0 if they are not known."""
     if row.cost is None:
         return 0
     return row.cost.flops
 
 
 def _fill(template: str, values: Mapping[str, object]) -> str:
-    """Return a text with the values of the names in braces; unknown names stay."""
+    """Return a text in which values replace the names in braces; unknown names stay."""
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
@@ -518,7 +559,11 @@ def _fill(template: str, values: Mapping[str, object]) -> str:
 def _evidence(
     text: FindingText, numbers: Mapping[str, float | None], values: Mapping[str, object]
 ) -> list[Evidence]:
-    """Return the numbers that are known, with what they are."""
+    """Return the known numbers as evidence.
+
+    Raises:
+        TypeError: the detector gives other numbers than the text declares.
+    """
     if numbers and numbers.keys() != text.evidence.keys():
         wrong = ", ".join(sorted(numbers.keys() ^ text.evidence.keys()))
         raise TypeError(f"numbers and evidence texts differ: {wrong}")
@@ -534,16 +579,16 @@ def _evidence(
 
 
 def _places_of_devices(claim: Claim) -> dict[str, Sequence[Place]]:
-    """Return what is attributed on each of several devices, the largest first."""
+    """Return the devices as places, the largest attributed time first; empty for one device."""
     if len(claim.devices) < 2:
         return {}
-    of_devices_ms = claim.ns_of_devices / NS_PER_MS
-    intervals_of_devices = np.bincount(
+    ms_of_device = claim.ns_of_devices / NS_PER_MS
+    intervals_of_device = np.bincount(
         claim.intervals.device_index, minlength=len(claim.devices)
     )
     places = []
-    for index in np.argsort(-of_devices_ms, kind="stable").tolist():
+    for index in np.argsort(-ms_of_device, kind="stable").tolist():
         name = f"device {claim.devices[index]}"
-        count = int(intervals_of_devices[index])
-        places.append(Place(name, float(of_devices_ms[index]), count))
+        count = int(intervals_of_device[index])
+        places.append(Place(name, float(ms_of_device[index]), count))
     return {"devices": places}

@@ -1,4 +1,4 @@
-"""What is known of kernels: their blocks, and how short is short."""
+"""Facts about kernels: their number of blocks, and the duration below which they are short."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracelens_ext.analysis.operations.arguments import argument_values
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.trace import Float64Array
 
-#: Shorter kernels, and passes, are mostly their own start and end: `small-kernels`.
+#: A shorter kernel spends most of its time starting and ending (see `small-kernels`).
 SHORT_NS: Final = 5_000
 
 
 def blocks_of_events(inspection: Inspection) -> Float64Array:
-    """Return how many blocks each GPU event has; 0: not recorded, (g,)."""
+    """Return the number of blocks of each GPU event, (g,); 0: not recorded."""
     trace = inspection.work.trace
     rows = inspection.work.rows
     if trace.arg("grid").texts is None:
@@ -29,7 +29,7 @@ def blocks_of_events(inspection: Inspection) -> Float64Array:
 
 
 def _blocks_of_grid(text: str) -> float:
-    """Return the blocks of `[512, 1, 1]`; 0 for anything else."""
+    """Return the number of blocks in a grid such as `[512, 1, 1]`; 0 for any other text."""
     try:
         blocks = math.prod(map(int, json.loads(text)))
         if 0 < blocks < 2**53:

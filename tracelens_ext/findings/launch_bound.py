@@ -19,7 +19,7 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.cpu_time.activities import Activity, events_by_activity
-from tracelens_ext.analysis.idle_time.causes import blocking_calls
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.operations.arguments import argument_values, parsed

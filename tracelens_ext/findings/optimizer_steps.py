@@ -1,4 +1,4 @@
-"""The steps of optimizers, and the GPU events that they launch."""
+"""Steps of optimizers, and the GPU events that they launch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _WITH_FUSED_STEP: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 
 
 class OptimizerSteps(NamedTuple):
-    """The steps of optimizers by thread and start."""
+    """The s steps of optimizers by thread and start."""
 
-    rows: Int64Array  #: of their annotations, (s,)
-    of_gpu: Int64Array  #: the step that launched each GPU event, `NONE` without, (g,)
+    rows: Int64Array  #: the rows of their annotations, (s,)
+    of_gpu: (
+        Int64Array  #: the step that launched each GPU event, `NONE` without one, (g,)
+    )
 
 
 def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
@@ -52,7 +54,10 @@ def option_of_optimizer(name: str) -> str:
 
 
 def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
-    """Return CPU events by thread and start, and what is launched within each, on its thread."""
+    """Sort CPU events by thread and start, and find the GPU events launched inside of each.
+
+    A launch is inside of an event on the same thread.
+    """
     trace = inspection.work.trace
     tree = inspection.work.tree
     rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
@@ -71,7 +76,7 @@ def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
 
 
 def bytes_of_row(row: RooflineRow) -> int:
-    """Return what a call of an operation moves; 0: not known."""
+    """Return the bytes that a call of an operation moves; 0: not known."""
     if row.cost is None:
         return 0
     return row.cost.bytes

@@ -1,7 +1,7 @@
-"""The order in which the built-in detectors may attribute time.
+"""The order in which the built-in detectors run and may attribute time.
 
-Each moment of a device belongs to the first detector that attributes it. Whoever adds a detector
-adds it here.
+Each moment of a device belongs to the first detector that attributes it. A new detector has to be
+added here.
 """
 
 from __future__ import annotations

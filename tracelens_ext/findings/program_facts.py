@@ -1,7 +1,7 @@
-"""What a trace shows of its program and its device, as far as advice depends on it.
+"""Facts about the program and the device of a trace, on which advice depends.
 
-Each `Fact` has a test, which answers with words for what was seen, or with nothing. Advice names
-the facts that it needs, and those that would make it pointless (`texts.AdviceVariant`).
+The test of each `Fact` returns words for what it found, or an empty text. Advice names the facts
+that it requires, and the facts that would make it pointless (`texts.AdviceVariant`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Fact(Enum):
 
 
 def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """Return ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    """Return ten times NVIDIA's compute capability; 0: not known, or another maker's GPU."""
     if (
         device
         and device.capability
@@ -119,7 +119,7 @@ def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
 
 
 class ProgramFacts:
-    """What a trace shows of its program and its device; each fact is tested once, if asked for."""
+    """The facts about the program and the device of a trace. Each is tested once, when needed."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ProgramFacts:
         self._words: dict[Fact, str] = {}
 
     def words(self, fact: Fact) -> str:
-        """Return what was seen of a fact, a noun phrase; empty if it is not shown."""
+        """Return a noun phrase for what shows a fact; empty if the trace does not show it."""
         if fact not in self._words:
             self._words[fact] = _TESTS[fact](self)
         return self._words[fact]
@@ -141,7 +141,7 @@ class ProgramFacts:
         return bool(self.words(fact))
 
     def share_of_time(self, is_chosen: BoolArray) -> float:
-        """Return the share of GPU time of some GPU events, (g,), 0 to 1."""
+        """Return the share of the GPU time in some GPU events, (g,), from 0 to 1."""
         total_ns = int(self.work.duration.sum())
         if not total_ns:
             return 0.0
@@ -149,7 +149,7 @@ class ProgramFacts:
         return chosen_ns / total_ns
 
     def kernels_named(self, pattern: re.Pattern[str]) -> BoolArray:
-        """Return the kernels in whose names a pattern is found, (g,)."""
+        """Return which GPU events are kernels with a pattern in the name, (g,)."""
         work = self.work
         is_named: BoolArray = work.trace.named(work.name, pattern.search)
         return is_named & work.is_kernel
@@ -174,7 +174,7 @@ class ProgramFacts:
 
     @cached_property
     def device_names(self) -> str:
-        """What the file, or the table of peaks, calls the devices that did the work."""
+        """The names of the devices that did the work, from the trace or the peaks."""
         trace = self.work.trace
         names = []
         for number, peaks in self._find_peaks().items():
@@ -186,9 +186,9 @@ class ProgramFacts:
         return ", ".join(dict.fromkeys(names))
 
 
-#: Most of something.
+#: The share from which on something counts as most.
 _MOST: Final = 0.5
-#: So much GPU time in kernels of a compiler shows that it compiled the model, not one function.
+#: With this share of GPU time in its kernels, a compiler compiled the model, not just a function.
 _COMPILED_SHARE: Final = 0.05
 _CPU_KINDS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 _INDUCTOR_KERNEL: Final = re.compile(r"^triton_\w*(?:poi|red|per|tem|mm|fused)_")
@@ -222,7 +222,7 @@ _WORKERS: Final = re.compile(
 )
 _TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
 _WITHIN_DEVICE: Final = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device)")
-#: What is shorter says nothing about how batches are copied, ns.
+#: Shorter copies do not tell how batches are copied, ns.
 _LONG_COPY_NS: Final = 5_000
 _CHANNELS_LAST: Final = re.compile(r"nhwc|channels_?last|ndhwc", re.IGNORECASE)
 _TRANSPOSES: Final = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_")
@@ -252,13 +252,13 @@ _DIRECTIVES: Final = re.compile(r"__omp_offloading_|\bnvkernel_|\b__pgi_|_\d+_gp
 _KOKKOS: Final = re.compile(r"[Kk]okkos")
 _PYTHON_ARRAYS: Final = re.compile(r"\bcupy_|cudapy")
 _JULIA: Final = re.compile(r"\bjulia_|_Z\d+julia_")
-#: With so many launches, each of so little GPU work on average, graphs and compilation help.
+#: With at least this many launches, of at most this GPU time on average, graphs help.
 _FEWEST_LAUNCHES: Final = 20
 _SHORT_LAUNCH_NS: Final = 100_000
 _FIRST_AMPERE: Final = 80
 _FIRST_HOPPER: Final = 90
 _FIRST_BLACKWELL: Final = 100
-#: Graphics cards from here on lack Hopper's instructions.
+#: GPUs from this compute capability on are graphics cards, which lack Hopper's instructions.
 _FIRST_CARD: Final = 120
 
 
@@ -480,7 +480,7 @@ def _short_launches(facts: ProgramFacts) -> str:
 
 
 def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:
-    """Return the test of a fact that names of kernels show."""
+    """Return the test of a fact that kernels with a pattern in their names show."""
 
     def test(facts: ProgramFacts) -> str:
         is_named = facts.kernels_named(pattern)

@@ -1,7 +1,7 @@
-"""The order of findings: what is expected to save most comes first.
+"""The order of findings: the largest expected saving comes first.
 
-The expected saving is the saving weighted by the confidence, so that a bound never ranks above a
-certain finding whose saving is at least a third of it.
+The expected saving is the saving weighted by the confidence. So a finding of low confidence never
+ranks above one of high confidence that saves at least a third as much.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final, get_args
 
 from tracelens_ext.findings.finding import Confidence, Finding
 
-#: How much of a saving is expected, by the confidence in it.
+#: The part of a saving that is expected, by the confidence.
 _WEIGHTS: Final[Mapping[Confidence, float]] = {
     "high": 1.0,
     "medium": 2 / 3,
     "low": 1 / 3,
 }
-#: The surest first.
+#: The levels of confidence, the highest first.
 LEVELS: Final[tuple[Confidence, ...]] = get_args(Confidence)
 
 
@@ -27,7 +27,7 @@ def expected_saving_ms(finding: Finding) -> float:
 
 
 def ranked_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings by expected saving; of equal ones the surest first."""
+    """Return findings by expected saving; if equal, the higher confidence comes first."""
 
     def key(finding: Finding) -> tuple[float, int]:
         return -expected_saving_ms(finding), LEVELS.index(finding.confidence)

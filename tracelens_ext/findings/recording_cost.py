@@ -1,4 +1,4 @@
-"""What recording costs the CPU."""
+"""The CPU time that recording the trace took."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.trace import NS_PER_MS, EventKind
 
-#: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
+#: The assumed time to record an event, ns: a Python frame, or an operation with its shapes.
 _COSTS: Final = {
     "stacks": (EventKind.PYTHON_FUNCTION, 500),
     "shapes": (EventKind.CPU_OP, 1_000),
 }
-#: What of the CPU's time is worth telling, percent.
+#: A smaller share of the CPU's time, percent, is not reported.
 _LEAST_COST_PERCENT: Final = 10.0
-#: It does not matter where the GPU idles for less of the analyzed time, percent.
+#: If the GPU is idle for less of the analyzed time, percent, the cost does not matter.
 _LEAST_IDLE_PERCENT: Final = 5.0
 
 
 def recorder_percent(inspection: Inspection) -> float:
-    """Return what recording may be of the time of the launching threads; 0: not worth telling."""
+    """Return the likely share of recording in the time of the launching threads, percent.
+
+    0 if the share is small or the GPU is hardly idle.
+    """
     trace = inspection.work.trace
     wall = inspection.wall
     idle = wall.classified.intervals

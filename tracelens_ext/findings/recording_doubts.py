@@ -1,4 +1,4 @@
-"""What makes a recording doubtful, in sentences that come before all findings."""
+"""Doubts about a recording, in sentences that come before all findings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 _NAME_LENGTH: Final = 60
-#: Fewer GPU events tell nothing about rates.
+#: With fewer GPU events there is no advice on rates.
 FEWEST_EVENTS = 20
-#: Less GPU work tells nothing about rates, ns, unless one of its kernels runs several times.
+#: With less GPU work, ns, there is no advice on rates, unless a kernel runs several times.
 LEAST_WORK_NS = 5_000_000
 FEWEST_RUNS = 5
 #: How to record more, by the tool that recorded the trace.
@@ -60,10 +60,11 @@ def suspect_sentences(work: GpuEvents) -> list[str]:
 
 
 def too_little_recorded(work: GpuEvents) -> str:
-    """Return why there is no advice on rates, and how to record enough; empty if enough is there.
+    """Return a sentence if too little is recorded for advice on rates; else an empty text.
 
-    Fewer than 20 GPU events, or under 5 ms of GPU work of which no kernel runs five times, may be
-    first uses, or the wrong part of the program. Work that is set aside does not count.
+    Fewer than 20 GPU events, or less than 5 ms of GPU work in which no kernel runs five times, may
+    be the first use of something, or the wrong part of the program. Work that is set aside does not
+    count.
     """
     is_analyzed = ~recording_of(work).set_aside(work)
     count = int(is_analyzed.sum())
@@ -84,6 +85,6 @@ def too_little_recorded(work: GpuEvents) -> str:
 
 
 def has_little_work(work: GpuEvents) -> bool:
-    """Return whether there is so little GPU work that no kernel of it is worth attention."""
+    """Return whether there is too little GPU work for a kernel to be worth attention."""
     is_analyzed = ~recording_of(work).set_aside(work)
     return int(work.duration[is_analyzed].sum()) < LEAST_WORK_NS

@@ -1,4 +1,4 @@
-"""What findings save: the simulated wall time without what goes with them."""
+"""The savings of findings: how much shorter the simulated wall time is without their time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from tracelens_ext.simulation.scenarios import NamedChange, Term
 from tracelens_ext.simulation.simulation import Simulation, State
 from tracelens_ext.trace import NS_PER_MS
 
-#: An error of the simulation below which its dependencies alone tell how sure a saving is, percent.
+#: With a larger error of the simulation, percent, no saving is of high confidence.
 _SMALL_ERROR: Final = 3.0
-#: A finding of more idle time than this, as a share, saves what the CPU makes of it.
+#: If a larger share of a finding is idle time, its saving depends on the CPU.
 _IDLE_SHARE: Final = 0.1
-#: What a change is called in which only a part of the CPU's time goes.
+#: Ending of the id of a change in which the CPU saves only a part of its time.
 _PARTLY: Final = " partly"
-#: What a change is called in which the CPU runs ahead instead of waiting.
+#: Ending of the id of a change in which the CPU runs ahead instead of waiting.
 _AHEAD: Final = " ahead"
 _UP_TO: Final = "up to "
 
 
 def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with what each saves, alone and after those before it, the best first.
+    """Return the findings with simulated savings, the largest expected saving first.
 
-    Where the simulation is not good, savings stay what they are: the attributed time, which bounds
-    them, as the titles then say. What frees the CPU saves at least what remains if only half of its
-    time goes. Without its waits, the CPU may run ahead of the GPU. What runs beside other work
-    saves the attributed time at most: the rest of these GPU events belongs to other findings.
+    Each finding gets its saving alone, and its saving after those before it. If the saving depends
+    on the CPU, the least saving is that of a CPU which saves only half of its time. If the finding
+    is about waits, the saving may be that of a CPU which runs ahead of the GPU. A finding whose
+    work would overlap other work saves at most its attributed time, because the other time of its
+    GPU events belongs to other findings.
+
+    If the simulation is not reliable, savings stay the attributed time, and titles say `up to`.
     """
     changes = simulation.changes
     claims = changes.claims
@@ -57,7 +60,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 
 
 def bounded(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings whose savings are not simulated: their titles say that they are bounds."""
+    """Return findings whose savings are not simulated: titles say `up to` before the time."""
     result = []
     for finding in findings:
         title = finding.title
@@ -69,7 +72,7 @@ def bounded(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _depends_on_cpu(finding: Finding) -> bool:
-    """Return whether the saving depends on what the CPU does with the time that it gains."""
+    """Return whether the saving depends on the CPU: much of the attributed time is idle time."""
     claim = finding.claim
     return claim is not None and claim.idle_ns > _IDLE_SHARE * claim.attributed_ns
 
@@ -77,45 +80,57 @@ def _depends_on_cpu(finding: Finding) -> bool:
 def _simulated_savings(
     simulation: Simulation, findings: Sequence[Finding]
 ) -> list[Finding] | None:
-    """Return findings with simulated savings, the best first; None if the simulation is bad."""
+    """Return findings with simulated savings, the largest expected saving first.
+
+    None if the simulation is not reliable.
+    """
     savings = _Savings(simulation)
-    partial_ids = [
+    claims = simulation.changes.claims
+    ids_partly = [
         finding.id + _PARTLY for finding in findings if _depends_on_cpu(finding)
     ]
-    known_claims = simulation.changes.claims
     ids_ahead = [
-        finding.id for finding in findings if finding.id + _AHEAD in known_claims
+        finding.id + _AHEAD for finding in findings if finding.id + _AHEAD in claims
     ]
-    partial_ids += [ident + _AHEAD for ident in ids_ahead]
-    # A pass costs much the same for any number of changes. What has more time mostly saves more, so
-    # that few sums, if any, are left for a second pass.
-    ids_of_first_pass = [_ids(several) for several in _alone(findings)]
-    ids_of_first_pass += [_ids(several) for several in _beginnings(findings)]
-    ids_of_first_pass.extend(frozenset([ident]) for ident in partial_ids)
-    savings.simulate(ids_of_first_pass)
+    # Simulating many changes at once hardly takes longer than simulating one. So everything that
+    # may be needed is simulated here. The order of findings rarely changes below, so the second
+    # simulation has little to do.
+    single_ids = [finding.id for finding in findings] + ids_partly + ids_ahead
+    combinations = [frozenset([change_id]) for change_id in single_ids]
+    combinations += _first_ids(findings)
+    savings.simulate(combinations)
     if simulation.state is not State.OK:
         return None
     confidence = _confidence_of(simulation)
-    alone = []
+    findings_with_savings = []
     for finding in findings:
         low_ns = None
         if _depends_on_cpu(finding):
-            low_ns = savings.of(frozenset([finding.id + _PARTLY]))
-        saving_ns = savings.alone(finding)
-        if finding.id in ids_ahead:
-            ahead_ns = savings.of(frozenset([finding.id + _AHEAD]))
+            low_ns = savings.of_single(finding.id + _PARTLY)
+        saving_ns = savings.of_single(finding.id)
+        if finding.id + _AHEAD in ids_ahead:
+            ahead_ns = savings.of_single(finding.id + _AHEAD)
             saving_ns = _saving_ahead(finding, saving_ns, ahead_ns)
-        if known_claims[finding.id].overlapped is not None:
+        if claims[finding.id].overlapped is not None:
             saving_ns = min(saving_ns, _attributed_ns(finding))
-        alone.append(_with_saving(finding, confidence, saving_ns, low_ns))
-    in_order = ranked_findings(alone)
-    savings.simulate([_ids(several) for several in _beginnings(in_order)])
+        findings_with_savings.append(
+            _with_saving(finding, confidence, saving_ns, low_ns)
+        )
+    return _with_savings_together(ranked_findings(findings_with_savings), savings)
+
+
+def _with_savings_together(
+    findings: Sequence[Finding], savings: _Savings
+) -> list[Finding]:
+    """Return findings with what each saves if those before it are fixed, too."""
+    combinations = _first_ids(findings)
+    savings.simulate(combinations)
     result = []
     saved_before = 0
-    for several in _beginnings(in_order):
-        saved = savings.of(_ids(several))
+    for finding, ids in zip(findings, combinations, strict=True):
+        saved = savings.of(ids)
         together_ms = (saved - saved_before) / NS_PER_MS
-        result.append(replace(several[-1], saving_together_ms=together_ms))
+        result.append(replace(finding, saving_together_ms=together_ms))
         saved_before = saved
     return result
 
@@ -132,42 +147,34 @@ def _attributed_ns(finding: Finding) -> int:
     return round(finding.attributed_ms * NS_PER_MS)
 
 
-def _alone(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
-    """Return each finding by itself."""
-    return [[finding] for finding in findings]
-
-
-def _beginnings(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
-    """Return the first finding, the first two, and so on."""
-    return [findings[:count] for count in range(1, len(findings) + 1)]
+def _first_ids(findings: Sequence[Finding]) -> list[frozenset[str]]:
+    """Return the ids of the first finding, of the first two, and so on."""
+    ids = [finding.id for finding in findings]
+    return [frozenset(ids[:count]) for count in range(1, len(ids) + 1)]
 
 
 class _Savings:
-    """What is saved without some findings, whatever their order, ns."""
+    """The simulated savings of combinations of findings, ns, by their ids."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self._saved: dict[frozenset[str], int] = {}
 
     def of(self, ids: frozenset[str]) -> int:
-        """Return what some findings save together, which was simulated."""
+        """Return the saving of a combination that was simulated."""
         return self._saved[ids]
 
-    def alone(self, finding: Finding) -> int:
-        """Return what a finding saves by itself, which was simulated."""
-        return self._saved[frozenset([finding.id])]
+    def of_single(self, change_id: str) -> int:
+        """Return the saving of a single change that was simulated."""
+        return self._saved[frozenset([change_id])]
 
     def simulate(self, combinations: Iterable[frozenset[str]]) -> None:
-        """Simulate combinations of findings, by their ids, that were not simulated yet."""
+        """Simulate those of some combinations that were not simulated yet."""
         missing = [ids for ids in dict.fromkeys(combinations) if ids not in self._saved]
         if not missing:
             return
         saved = self.simulation.saved([_change_without(ids) for ids in missing])
         self._saved.update(zip(missing, saved.tolist(), strict=True))
-
-
-def _ids(findings: Sequence[Finding]) -> frozenset[str]:
-    return frozenset(finding.id for finding in findings)
 
 
 def _change_without(ids: frozenset[str]) -> NamedChange:
@@ -178,14 +185,14 @@ def _change_without(ids: frozenset[str]) -> NamedChange:
 
 @dataclass(frozen=True)
 class _SimulationConfidence:
-    """How sure savings of a simulation are, and why."""
+    """The confidence in the savings of a simulation, and the reason."""
 
     level: Confidence
     reason: str
 
 
 def _confidence_of(simulation: Simulation) -> _SimulationConfidence:
-    """Return how sure a simulation is, by the dependencies that its critical path hangs on."""
+    """Return the confidence in a simulation, by its error and the waits on its critical path."""
     known_share = simulation.known_edges
     if known_share < 1.0:
         assumed = 100 * (1 - known_share)
@@ -203,19 +210,28 @@ def _with_saving(
     saving_ns: int,
     low_ns: int | None,
 ) -> Finding:
-    """Return a finding with a simulated saving; its least and most follow it."""
+    """Return a finding with a simulated saving.
+
+    The detector's range around the attributed time is scaled to the saving.
+
+    Args:
+        finding: the finding.
+        confidence: the confidence in the simulation.
+        saving_ns: the simulated saving.
+        low_ns: the simulated saving of a CPU that saves only half of its time; None: not simulated.
+    """
     saving_ms = saving_ns / NS_PER_MS
-    share = saving_ms / finding.attributed_ms
+    scale = saving_ms / finding.attributed_ms
     low_ms = finding.saving_low_ms
     if low_ms is not None:
-        low_ms *= share
+        low_ms *= scale
     if low_ns is not None:
         partial_ms = min(low_ns / NS_PER_MS, saving_ms)
         if low_ms is None or partial_ms < low_ms:
             low_ms = partial_ms
     high_ms = finding.saving_high_ms
     if high_ms is not None:
-        high_ms = max(high_ms * share, saving_ms)
+        high_ms = max(high_ms * scale, saving_ms)
     level = max(finding.confidence, confidence.level, key=LEVELS.index)
     reason = finding.confidence_reason
     if level != finding.confidence:

@@ -29,7 +29,7 @@ _DETAIL_COLUMNS: Final = ("finding", "kind", "name", "amount", "unit", "count", 
 def _details(
     context: FindingsContext, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame | None:
-    """Return where each finding is, and the numbers it rests on; None without any."""
+    """Return the places and the evidence of each finding; None without any."""
     findings = context.findings(device_peaks).worthwhile
     rows: list[dict[str, object]] = []
     for finding in findings:

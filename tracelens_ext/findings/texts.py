@@ -1,4 +1,4 @@
-"""What detectors say: titles, advice, evidence, as dataclasses beside each detector."""
+"""The texts of findings: titles, advice and evidence, as dataclasses beside each detector."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from typing import Final
 from tracelens_ext.findings.finding import Confidence
 from tracelens_ext.findings.program_facts import Fact, ProgramFacts
 
-#: Kinds of programs of PyTorch that train or infer with a loop of their own, and all of PyTorch.
+#: Kinds of PyTorch programs that train or infer in a loop of their own.
 PYTORCH_JOBS: Final = ("pytorch-training", "pytorch-inference")
+#: All kinds of PyTorch programs.
 PYTORCH_PROGRAMS: Final = ("pytorch-training", "pytorch-inference", "serving")
 
 
 class Remedy(Enum):
-    """What happens to what a finding is about when it is fixed, as the simulation models it."""
+    """What the fix of a finding changes in the simulated program."""
 
-    #: GPU events are shorter by the attributed time, and the CPU needs no time where the GPU idles.
+    #: GPU events become shorter by the attributed time, and the CPU needs no time where the GPU
+    #: idles.
     REMOVES_TIME = "goes"
-    #: GPU events run beside the rest, on their stream.
+    #: GPU events overlap all other work; they only hold up their own stream.
     OVERLAPS = "overlaps"
-    #: The CPU waits no longer for the GPU: the idle time goes up to its end.
+    #: The CPU no longer waits for the GPU, and the idle time disappears.
     WAITS_NO_LONGER = "waits no longer"
-    #: GPU events go together with their launches and the operations around these.
+    #: GPU events disappear, together with their launches and the operations around these.
     REMOVES_LAUNCHES = "launches go"
-    #: GPU events are shorter by the attributed time, and iterations launch no more than usual.
+    #: GPU events become shorter by the attributed time, and slow iterations launch only as much
+    #: work as the others.
     REMOVES_EXTRA_LAUNCHES = "extra launches go"
 
 
 @dataclass(frozen=True)
 class EvidenceText:
-    """What a number is that supports a finding.
+    """The description of a number that supports a finding.
 
     Attributes:
-        what: what the number is, a clause; it may hold names in braces.
-        unit: `ms`, `%`, `GPU events` …
+        what: what the number means, as a clause; it may contain names in braces.
+        unit: such as `ms`, `%`, `GPU events`.
         see: the sheet or the command that shows the number.
     """
 
@@ -47,7 +50,7 @@ class EvidenceText:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to change in one kind of program, and that as code."""
+    """What to change in one kind of program, in words and as code."""
 
     advice: str
     snippet: str = ""
@@ -55,15 +58,16 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceVariant:
-    """What to change, where the program is of some kind and the trace shows some facts.
+    """What to change if the program is of some kind and the trace shows some facts.
 
     Attributes:
-        advice: what to change; its first sentence starts with a verb.
-        snippet: the change as a line of code; empty where no line does it.
-        kinds: the kinds of programs that it is for; empty for all.
-        follows: what the program does already, so that this is the next best; the finding names it.
+        advice: what to change; the first sentence starts with a verb.
+        snippet: the change as a line of code; empty if one line is not enough.
+        kinds: the kinds of programs that the advice is for; empty for all.
+        follows: what the program has to do already. The finding mentions it, because this advice is
+            the next best thing to do.
         requires: further facts that the trace has to show.
-        excludes: facts that it must not show.
+        excludes: facts that the trace must not show.
     """
 
     advice: str
@@ -74,7 +78,7 @@ class AdviceVariant:
     excludes: Collection[Fact] = ()
 
     def fits(self, kind: str, facts: ProgramFacts) -> bool:
-        """Return whether it is for a program of this kind of which a trace shows these facts."""
+        """Return whether the advice fits a kind of program and the facts about it."""
         if self.kinds and kind not in self.kinds:
             return False
         if not all(facts.shows(fact) for fact in self.follows):
@@ -84,7 +88,7 @@ class AdviceVariant:
         return not any(facts.shows(fact) for fact in self.excludes)
 
     def text(self, facts: ProgramFacts) -> str:
-        """Return the advice with what the program does already."""
+        """Return the advice, followed by what the program does already."""
         if not self.follows:
             return self.advice
         followed = ", ".join(facts.words(fact) for fact in self.follows)
@@ -94,7 +98,7 @@ class AdviceVariant:
 def first_fitting(
     variants: Sequence[AdviceVariant], kind: str, facts: ProgramFacts
 ) -> AdviceVariant | None:
-    """Return the first variant that fits; None for none."""
+    """Return the first variant that fits; None if none does."""
     for variant in variants:
         if variant.fits(kind, facts):
             return variant
@@ -103,11 +107,11 @@ def first_fitting(
 
 @dataclass(frozen=True, kw_only=True)
 class VariantText:
-    """What one variant of a finding says instead of its `FindingText`; None for the same.
+    """The texts of one variant of a finding; None for a text of its `FindingText`.
 
     Attributes:
-        advices: instead of `advice` and `snippet`, the first that fits.
-        values: what stands for names in braces.
+        advices: variants of the advice; the first that fits replaces `advice` and `snippet`.
+        values: values for the names in braces.
     """
 
     title: str | None = None
@@ -122,29 +126,29 @@ class VariantText:
 
 @dataclass(frozen=True, kw_only=True)
 class FindingText:
-    """What a finding says.
+    """The texts of a finding.
 
     In all texts, `{saving}` stands for the attributed time, `{share}` for its share of the analyzed
-    time in percent, and other names for what the detector tells in `values`.
+    time in percent, and other names in braces for the `values` that the detector gives.
 
     Attributes:
         title: the problem and its cost, such as `Exposed communication: {saving}`.
-        advice: what to change, whatever the trace shows; its first sentence starts with a verb.
-        snippet: the change as a line of code of PyTorch; empty where no line does it.
-        advices: instead of `advice` and `snippet`, the first that fits the program and what the
-            trace shows; the last fits any, and says what would have to be known if nothing is left
-            to advise.
-        confidence: how sure it is that the fix saves as much.
-        reason: why so sure, or why not, a clause or a sentence.
-        documentation: where the text about it is, if that is not its section of `findings.md`.
-        evidence: the numbers that it rests on, by the keyword with which the detector tells each.
-        variants: other texts, by the name with which the detector asks for them.
-        advice_for: what to change, by kind of program, where that is something else; `other` is for
-            kinds that are not named, except those of PyTorch.
-        informs_only: whether it claims no time.
-        least_share: the share of the attributed time that the fix saves at least, where that rests
-            on an assumed speed or depends on the code; unless the detector tells.
-        most_share: the share that it may save if the speed that is assumed is too low.
+        advice: what to change; the first sentence starts with a verb.
+        snippet: the change as a line of PyTorch code; empty if one line is not enough.
+        advices: variants of the advice; the first that fits replaces `advice` and `snippet`. The
+            last one fits every program; if nothing is left to advise, it says what to find out.
+        confidence: how sure it is that the fix saves this time.
+        reason: the reason for the confidence, a clause or a sentence.
+        documentation: a command or URL that shows the text about the finding; empty: its section of
+            `findings.md`.
+        evidence: the descriptions of the numbers, by the names that the detector gives them.
+        variants: other texts by name; the detector chooses one.
+        advice_for: other advice by kind of program. The kind `other` is for all kinds without an
+            entry, except those of PyTorch.
+        informs_only: True if the finding attributes no time.
+        least_share: the least share of the attributed time that the fix saves, if the saving rests
+            on an assumed speed or depends on the code. A detector may give the least saving itself.
+        most_share: the share that the fix may save if the assumed speed is too low.
     """
 
     title: str = ""

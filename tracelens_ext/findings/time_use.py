@@ -1,4 +1,4 @@
-"""What the analyzed time of a trace is spent on, for traces in which nothing is worth fixing."""
+"""Sentences about how the analyzed time is spent, for traces in which nothing is worth fixing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, BoolArray, IntArray
 from tracelens_ext.trace.intervals import covered
 
-#: How many categories, kernels and gaps are named.
+#: How many categories, kernels and gaps a sentence names.
 _MOST_NAMED: Final = 3
 _NAME_LENGTH: Final = 48
-#: What is hidden for less is not told, ms.
+#: Shorter hidden time is not mentioned, ms.
 _LEAST_HIDDEN_MS: Final = 0.001
 _NOT_ANALYZED: Final = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
 
 
 def time_use(inspection: Inspection) -> list[str]:
-    """Return the busy share, the largest categories and kernels, and what is hidden."""
+    """Return sentences about busy time, the largest categories and kernels, and hidden work."""
     sentences = [_busy_sentence(inspection)]
     categories = inspection.work.categories
     if categories is not None:
@@ -39,7 +39,12 @@ def time_use(inspection: Inspection) -> list[str]:
 
 
 def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
-    """Return how much idle time has no known cause, and how to record it; empty below a least."""
+    """Return a sentence about idle time of unknown cause, and how to record the cause.
+
+    Args:
+        inspection: the inspection of the trace.
+        least_ns: the sentence is empty for less idle time than this.
+    """
     wall = inspection.wall
     idle = wall.classified.intervals
     is_unknown = idle.cause == Cause.UNKNOWN.code
@@ -66,7 +71,7 @@ def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
 
 
 def _busy_sentence(inspection: Inspection) -> str:
-    """Return how long the GPU is busy in the analyzed time."""
+    """Return a sentence about the busy time."""
     wall = inspection.wall
     idle = wall.classified.intervals
     is_analyzed = ~np.isin(idle.cause, _NOT_ANALYZED)
@@ -81,7 +86,7 @@ def _busy_sentence(inspection: Inspection) -> str:
 
 
 def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
-    """Return the labels with most GPU time and their share of it: `GEMM 45 %, Attention 20 %`."""
+    """Return the labels with the most GPU time: `GEMM 45 %, Attention 20 %`."""
     is_set_aside = recording_of(inspection.work).set_aside(inspection.work)
     duration = np.where(is_set_aside, 0, inspection.work.duration)
     total_ns = np.bincount(code, duration, minlength=len(labels))
@@ -100,7 +105,7 @@ def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
 
 
 def _hidden_sentence(inspection: Inspection) -> str:
-    """Return how much communication and copying runs beside computation; empty for none."""
+    """Return a sentence about communication and copies that computation hides; empty for none."""
     work = inspection.work
     is_analyzed = ~recording_of(work).set_aside(work)
     computes = is_analyzed & ~(work.is_communication | work.is_copy)
@@ -121,7 +126,7 @@ def _hidden_sentence(inspection: Inspection) -> str:
 def _covered_ns(
     inspection: Inspection, is_part: BoolArray, computes: BoolArray
 ) -> IntArray:
-    """Return for how long some GPU events run beside others of their device, ns."""
+    """Return for how long each of some GPU events overlaps computation on its device, ns, (g,)."""
     work = inspection.work
     tracks = inspection.wall.tracks
     covered_ns = np.zeros(len(work), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is marked on the time axis of a report: iterations, parts of the recording, findings."""
+"""Markers on the time axis of a report: iterations, parts of the recording, and findings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.intervals import Union, covered, union
 
-#: More stretches of a finding than this are shown as bins, with the share of each.
-_MOST_STRETCHES = 300
+#: A finding with more intervals than this is shown in bins, with the share of each bin.
+_MOST_INTERVALS = 300
 
 
 def timeline_markers(
@@ -64,7 +64,7 @@ def _iteration_markers(work: GpuEvents) -> pd.DataFrame:
 
 
 def _recording_markers(work: GpuEvents) -> pd.DataFrame:
-    """Return what was not recorded, and warm-up."""
+    """Return the parts of the recording without recorded work, and warm-up."""
     parts = recording_of(work).parts
     return parts[["start", "end"]].assign(
         kind=parts["kind"].replace({"pre_recording": "dropped_events"}),
@@ -76,12 +76,11 @@ def _recording_markers(work: GpuEvents) -> pd.DataFrame:
 
 
 def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.DataFrame:
-    """Return the stretches of a finding, or bins with the share of each, if they are too many."""
-    starts, ends, *_ = claim.intervals
-    stretches = union(starts, ends)
-    covered_percent = np.full(len(stretches.start), 100.0)
-    if len(stretches.start) > _MOST_STRETCHES:
-        stretches, covered_percent = _binned(work, stretches)
+    """Return the intervals of a finding; if there are too many, bins with the share of each."""
+    intervals = union(claim.intervals.start, claim.intervals.end)
+    covered_percent = np.full(len(intervals.start), 100.0)
+    if len(intervals.start) > _MOST_INTERVALS:
+        intervals, covered_percent = _binned(work, intervals)
     return pd.DataFrame(
         {
             "kind": "finding",
@@ -89,35 +88,35 @@ def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.Data
             "device": NONE,
             "finding": finding.id,
             "covered_percent": covered_percent,
-            "start": stretches.start,
-            "end": stretches.end,
+            "start": intervals.start,
+            "end": intervals.end,
         }
     )
 
 
-def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
-    """Return the bins that stretches touch, and what they cover of each, in percent.
+def _binned(work: GpuEvents, intervals: Union) -> tuple[Union, Float64Array]:
+    """Return the bins that intervals overlap, and the percentage of each bin that they cover.
 
-    Merged, thousands of short stretches would look like one that covers everything.
+    Drawn as they are, thousands of short intervals would look like one that covers everything.
     """
     first_work = int(work.start.min())
     last_work = int(work.end.max())
-    first = min(first_work, int(stretches.start[0]))
-    last = max(last_work, int(stretches.end[-1]))
+    first = min(first_work, int(intervals.start[0]))
+    last = max(last_work, int(intervals.end[-1]))
     edges = np.linspace(first, last, MAX_BINS + 1).astype(np.int64)
     bin_start = edges[:-1]
     bin_end = edges[1:]
     covered_ns = covered(
-        start=stretches.start,
-        end=stretches.end,
+        start=intervals.start,
+        end=intervals.end,
         window_start=bin_start,
         window_end=bin_end,
     )
-    is_touched = covered_ns > 0
+    is_covered = covered_ns > 0
     length_ns = np.maximum(bin_end - bin_start, 1)
     covered_percent = 100.0 * covered_ns / length_ns
-    touched = Union(bin_start[is_touched], bin_end[is_touched])
-    return touched, covered_percent[is_touched]
+    bins = Union(start=bin_start[is_covered], end=bin_end[is_covered])
+    return bins, covered_percent[is_covered]
 
 
 TIMELINE_MARKERS = Table(

@@ -1,4 +1,4 @@
-"""Sizes, rates and waits of copies and collectives."""
+"""Facts about copies and collectives: sizes, rates, and idle time that copies cause."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
 
-#: Copies within a device are work like any other: those of layouts have findings of their own.
+#: Copies within a device. They are no transfers; layout conversions have their own findings.
 WITHIN_DEVICE: Final = re.compile(
     r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)"
 )
 #: Copies from the host to a device.
 TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
 _COPY_CALLS: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
-#: Columns that tell the group of a collective.
+#: The columns with the group of a collective.
 GROUP: Final = ["Process Group Name", "Group size"]
-#: A copy of so many bytes is mostly its own start and end.
+#: A copy of at most this many bytes spends most of its time starting and ending.
 SMALL_BYTES: Final = 65_536
 
 
 def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
-    """Return how fast some copies run, GB/s, by direction; None for what is not known."""
+    """Return the rates of some copies by direction, GB/s; None for an unknown rate."""
     goes_to_device = work.trace.named(work.name[events], TO_DEVICE.match)
     to_device = gigabytes_per_second(work, events[goes_to_device])
     to_host = gigabytes_per_second(work, events[~goes_to_device])
@@ -50,9 +50,9 @@ def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
 
 
 def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
-    """Claim the idle time in and after the calls of some copies to a device, (g,).
+    """Claim the idle time during and after the calls of some copies to a device, (g,).
 
-    After a call it is no more than the copy took: what else the CPU waits for is another finding's.
+    After a call, at most the duration of the copy is claimed. Other findings may claim the rest.
     """
     work = wall.work
     trace = work.trace
@@ -101,14 +101,14 @@ def _collective_label(collective: str, group: str, ranks: float) -> str:
 
 
 def link_to_host(_: Device | None, peaks: DevicePeaks | None) -> float:
-    """Return the rate of a device's link to the host in one direction, bytes a ns; 0: not known."""
+    """Return the bandwidth from a device to the host, bytes a ns; 0: not known."""
     if peaks is None or peaks.link is None:
         return 0.0
     return peaks.link
 
 
 def copied_bytes(inspection: Inspection) -> Float64Array:
-    """Return the bytes of each copy; 0 for other events, and where not known, (g,)."""
+    """Return the bytes of each copy, (g,); 0 for other events and unknown sizes."""
     work = inspection.work
     size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
     return np.where(work.is_copy, size, 0).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The calls in which the CPU waited for the GPU: where they are, how often, for which copies."""
+"""The calls in which the CPU waited for the GPU: their places, frequency, and awaited copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import blocking_calls
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.attribution import frames_around, ranked
 from tracelens_ext.findings.finding import Claim, Place
@@ -21,22 +21,23 @@ from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import nearest_marked
 from tracelens_ext.trace.sorted_groups import last_before
 
-#: So often a wait recurs at least, for a period.
+#: Waits have a period only if a thread has at least this many of them.
 _FEWEST_FOR_PERIOD: Final = 3
-#: Times from one wait to the next are alike up to this factor, but for the shortest and longest.
+#: Waits are regular if the 80th percentile of the times between them is at most this times the
+#: 20th.
 _REGULAR_FACTOR: Final = 2.0
-#: Operations around a wait that do nothing else, at most: `aten::to`, `aten::_to_copy`, …
+#: At most this many operations around a wait, such as `aten::to`, are taken for wrappers.
 _MOST_WRAPPERS: Final = 8
 
 
 @dataclass(frozen=True)
 class AwaitedCopies:
-    """The copies that most of some calls wait for."""
+    """The copies that some calls wait for, if most of the calls wait for a copy."""
 
-    count: int = 0
-    usual_bytes: float | None = None  #: None where sizes are not recorded
-    to_device: bool = False
-    from_pageable: bool = False  #: or to pageable memory
+    count: int = 0  #: number of copies; 0 if most calls wait for other work
+    usual_bytes: float | None = None  #: the most common size; None: not recorded
+    to_device: bool = False  #: True if most copies go to the device
+    from_pageable: bool = False  #: True if most come from, or go to, pageable memory
 
     @property
     def in_words(self) -> str:
@@ -56,16 +57,16 @@ class AwaitedCopies:
 
 
 class WaitingCalls:
-    """The calls that waited before, or during, claimed idle time.
+    """The calls that waited for the GPU during, or just before, claimed idle time.
 
     Attributes:
-        calls: their rows, each once, w of them.
-        ns: the idle time of each, the mean over the devices, (w,).
-        during_ms: how much of it is while they waited.
+        calls: the rows of the w calls, ascending.
+        ns: the idle time of each call, the mean over the devices, (w,).
+        during_ms: the part of the idle time during the calls.
 
     Args:
-        inspection: of the trace.
-        claim: idle time of synchronization, i intervals.
+        inspection: the inspection of the trace.
+        claim: idle time caused by synchronization, i intervals.
     """
 
     def __init__(self, inspection: Inspection, claim: Claim) -> None:
@@ -85,7 +86,7 @@ class WaitingCalls:
         self.during_ms = during_ns / NS_PER_MS
 
     def _call_of_intervals(self, claim: Claim) -> Int64Array:
-        """Return the call that each interval is in, or comes after; `NONE` if unknown, (i,)."""
+        """Return the call during or after which each interval is, (i,); `NONE` if unknown."""
         classified = self._inspection.wall.classified
         intervals = claim.intervals
         trace = self._work.trace
@@ -106,7 +107,7 @@ class WaitingCalls:
         return np.where(is_in_call, call, caught_up_call)
 
     def places(self) -> dict[str, list[Place]]:
-        """Return where the calls are."""
+        """Return the places of the calls by kind."""
         trace = self._work.trace
         operation = self._operations()
         name = np.where(operation != NONE, trace.name[operation], NONE)
@@ -121,10 +122,10 @@ class WaitingCalls:
         }
 
     def _operations(self) -> IntArray:
-        """Return the row of the operation that waits in each call, `NONE` without one, (w,).
+        """Return the row of the operation around each call, (w,); `NONE` without one.
 
-        Around the innermost it is the outermost that launches no more: `aten::to` around
-        `aten::copy_`.
+        Wrappers count as the operation: `aten::to` around `aten::copy_`, if it launches nothing
+        else.
         """
         tree = self._work.tree
         above = nearest_marked(tree.parent_position, tree.is_operation)
@@ -148,7 +149,7 @@ class WaitingCalls:
         return is_of_pytorch
 
     def _launches_in(self, rows: IntArray) -> Int64Array:
-        """Return how many launches each of some events has; -1 where there is no event."""
+        """Return the number of launches inside of each host event; -1 for the event `NONE`."""
         tree = self._work.tree
         launches = distinct(tree.launch_of_gpu[tree.linked])
         count = np.full(len(rows), NONE, dtype=np.int64)
@@ -159,7 +160,7 @@ class WaitingCalls:
 
     @cached_property
     def period_ms(self) -> float | None:
-        """The usual time from one call to the next on its thread; None if there is no such time."""
+        """The usual time from one call to the next on its thread; None if calls are irregular."""
         trace = self._work.trace
         periods = []
         thread_of_call = trace.thread[self.calls]
@@ -177,7 +178,7 @@ class WaitingCalls:
 
     @cached_property
     def per_iteration(self) -> float | None:
-        """How many calls an iteration has on average; None without iterations."""
+        """The mean number of calls in an iteration; None with few iterations or none."""
         iterations, _, _ = named_iterations(self._work.tree, None)
         count = len(iterations.start)
         if count < _FEWEST_FOR_PERIOD:
@@ -192,7 +193,10 @@ class WaitingCalls:
 
     @cached_property
     def copies(self) -> AwaitedCopies:
-        """The copies that most of the calls wait for: the last that their threads launched."""
+        """The copies that most of the calls wait for.
+
+        A call waits for the last GPU work that its thread launched before it.
+        """
         work = self._work
         trace = work.trace
         events = np.flatnonzero(work.tree.linked)
@@ -221,7 +225,7 @@ class WaitingCalls:
 
 
 def _most_common(sizes: np.typing.NDArray[np.float64]) -> float | None:
-    """Return the size that occurs most, None where none is known."""
+    """Return the most common size; None if no size is known."""
     known_sizes = sizes[sizes > 0]
     values, counts = np.unique(known_sizes, return_counts=True)
     if not len(values):

@@ -18,7 +18,8 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS
 from tracelens_ext.analysis.idle_time import causes
-from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.trace import (
     NONE,

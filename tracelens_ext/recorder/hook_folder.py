@@ -1,4 +1,4 @@
-"""The copy of the hook in the output folder, and the files that recorded processes leave there."""
+"""The folder with a copy of the hook, in which the processes of the program report their state."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tracelens_ext.recorder.hook.process_file import PROCESSES
 from tracelens_ext.recorder.record_options import RecordOptions
 
 _HOOK: Final = "tracelens_ext.recorder.hook"
+#: Name of the copy, which the recorded program imports.
 _PACKAGE: Final = "tracelens_ext_hook"
 _SITECUSTOMIZE: Final = "sitecustomize.py"
 _SEARCH_PATH: Final = "PYTHONPATH"
@@ -25,7 +26,7 @@ _SEARCH_PATH: Final = "PYTHONPATH"
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """The outcome of one process that imported PyTorch."""
+    """The result of recording one process that imported PyTorch."""
 
     pid: int
     host: str
@@ -33,33 +34,32 @@ class ProcessOutcome:
     state: str
     reason: str  #: why nothing was recorded
     rank: int | None
-    world_size: int  #: size of the process group; 0 if there is none
+    world_size: int  #: number of processes in the process group; 0 without a group
     started: float  #: when PyTorch was imported, seconds since 1970
-    ended: (
-        float | None
-    )  #: when the process ended, seconds since 1970; None if it left no note
-    iterations: int  #: how many iterations had ended
-    trace: str  #: the name of the trace; empty if there is none
-    first_iteration: int
+    ended: float | None  #: when the process ended; None if it did not report its end
+    iterations: int  #: number of iterations that the process completed
+    trace: str  #: file name of the trace; empty without a trace
+    first_iteration: int  #: number of the first recorded iteration
     recorded_ms: tuple[
         float, ...
-    ]  #: the duration of each iteration that was recorded completely
+    ]  #: duration of each iteration that was recorded completely
     before_ms: (
         float | None
-    )  #: the median duration of the iterations before; None if unknown
-    stacks_off_because: (
-        str  #: the other Python profiler that prevented stacks; empty if there was none
+    )  #: median duration of the iterations before; None if unknown
+    #: the other Python profiler because of which stacks were not recorded; empty without one
+    stacks_off_because: str
+    snapshot_problem: (
+        str  #: why the snapshot of memory is missing; empty if it is not missing
     )
-    snapshot_problem: str  #: why there is no memory snapshot; empty if there is one
 
     @property
     def recorded(self) -> int:
-        """How many iterations were recorded completely."""
+        """Number of iterations that were recorded completely."""
         return len(self.recorded_ms)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> ProcessOutcome:
-        """Return the outcome in the file of a process."""
+        """Return the outcome from the facts that a process wrote into its file."""
         return cls(
             pid=int(facts.get("pid", 0)),
             host=str(facts.get("host", "")),
@@ -81,13 +81,13 @@ class ProcessOutcome:
 
 @dataclass(frozen=True)
 class HookFolder:
-    """The folder with the hook, which is put at the front of `PYTHONPATH`."""
+    """The folder with the hook, which is put in front of `PYTHONPATH`."""
 
     path: Path
 
     @classmethod
     def create(cls, output: Path, options: RecordOptions) -> HookFolder:
-        """Copy the hook into a new folder below the output folder.
+        """Copy the hook and the options into a new folder below the output folder.
 
         Raises:
             OutputError: the folder cannot be written.
@@ -100,8 +100,9 @@ class HookFolder:
             (path / PROCESSES).mkdir()
             for source in resources.files(_HOOK).iterdir():
                 if source.name.endswith(".py"):
-                    is_first = source.name == _SITECUSTOMIZE
-                    target = path if is_first else package
+                    # Python imports `sitecustomize` from the search path itself.
+                    is_sitecustomize = source.name == _SITECUSTOMIZE
+                    target = path if is_sitecustomize else package
                     (target / source.name).write_bytes(source.read_bytes())
             (path / FILE_NAME).write_text(json.dumps(asdict(options)), "utf-8")
         except OSError as error:
@@ -110,7 +111,11 @@ class HookFolder:
         return cls(path)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables with which a program records itself."""
+        """Return environment variables that make Python load the hook in a program.
+
+        Args:
+            base: The environment variables of the program without recording.
+        """
         search_path = str(self.path)
         if base.get(_SEARCH_PATH):
             search_path += os.pathsep + base[_SEARCH_PATH]
@@ -122,18 +127,18 @@ class HookFolder:
         return (self.path / PROCESSES / "python-ran").exists()
 
     def outcomes(self) -> list[ProcessOutcome]:
-        """Return the outcomes of the processes, in the order in which they imported PyTorch."""
+        """Return the outcome of each process that imported PyTorch, in the order of importing."""
         outcomes = []
         for path in (self.path / PROCESSES).glob("*.json"):
             try:
                 facts = json.loads(path.read_text("utf-8"))
                 outcomes.append(ProcessOutcome.of(facts))
             except (OSError, ValueError, TypeError):
-                continue  # some file systems show a new file before all of it is there
+                continue  # some file systems show a new file before it is complete
         return sorted(outcomes, key=lambda outcome: (outcome.started, outcome.pid))
 
     def problems(self) -> list[str]:
-        """Return the reasons why the hook could not be loaded, each only once."""
+        """Return the distinct reasons why processes could not load the hook."""
         paths = sorted((self.path / PROCESSES).glob("problem-*"))
         return list(dict.fromkeys(path.read_text("utf-8") for path in paths))
 

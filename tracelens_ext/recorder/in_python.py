@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Findings
     from tracelens_ext.report.report import Report
 
-#: How many findings are printed.
-_MOST_FINDINGS: Final = 3
+#: Number of findings, or of CPU activities, that are printed.
+_SHOWN: Final = 3
 #: The table of CPU time by activity; its last row is the total.
 _CPU_TIME: Final = "cpu_timeline"
-#: How many iterations are ignored when their usual duration is computed: the first ones also
-#: allocate memory, compile kernels, and so on.
+#: Number of first iterations that do not count for the typical duration, because they also allocate
+#: memory, compile, and so on.
 _WARM_UP: Final = 2
 
 
@@ -43,7 +43,7 @@ class RecordedReport:
 
     trace_path: Path
     report: Report
-    written: list[Path]  #: the files of the report: workbook and HTML page
+    written: list[Path]  #: the paths of the workbook and the page
     findings: Findings | None  #: None if they could not be computed
 
     def lines(self) -> list[str]:
@@ -54,23 +54,18 @@ class RecordedReport:
         return lines
 
     def _time_lines(self) -> list[str]:
-        """Return lines about where the time went, for a trace without findings."""
-        lines = [
-            f"{label}: {value}"
-            for label, value in self.report.facts
-            if label in FIRST_FACTS
-        ]
+        """Return lines about times, for a trace without findings, such as one of the CPU alone."""
+        lines = []
+        for label, value in self.report.facts:
+            if label in FIRST_FACTS:
+                lines.append(f"{label}: {value}")
         activities = self.report.sheets.get(_CPU_TIME)
         if activities is not None:
-            largest = activities.iloc[:-1].nlargest(_MOST_FINDINGS, "time_ms")
-            times = [
-                f"{description} {ms_text(time_ms)}"
-                for description, time_ms in zip(
-                    largest["description"].tolist(),
-                    largest["time_ms"].tolist(),
-                    strict=True,
-                )
-            ]
+            largest = activities.iloc[:-1].nlargest(_SHOWN, "time_ms")
+            times = []
+            for activity in largest.to_dict("records"):
+                time_text = ms_text(float(activity["time_ms"]))
+                times.append(f"{activity['description']} {time_text}")
             lines.append(f"CPU time: {', '.join(times)}")
         return lines
 
@@ -84,20 +79,20 @@ class record:  # noqa: N801  # it is called like a function
     ...         recording.step()
 
     The trace, `report.xlsx` and `report.html` are written into the folder: the trace as soon as the
-    last iteration has been recorded, the report at the end of the block. With `skip=0, warmup=0`,
-    the block need not call `step()`; then all of it is recorded.
+    last iteration has been recorded, and the report at the end of the block. With
+    `skip=0, warmup=0`, the block need not call `step()`; then the whole block is recorded.
 
     Args:
-        folder: the folder for the trace and the report.
-        skip: how many iterations to skip first.
-        warmup: during how many iterations the profiler warms up.
-        steps: how many iterations to record.
-        stacks: record Python stacks.
-        memory: record memory allocations.
-        quiet: print nothing.
+        folder: The folder for trace and report.
+        skip: Number of iterations to skip first.
+        warmup: Number of iterations in which the profiler warms up.
+        steps: Number of iterations to record.
+        stacks: Record Python stacks.
+        memory: Record memory allocations.
+        quiet: Print nothing.
 
     Raises:
-        UsageError: PyTorch is not installed, another profiler is at work, or a number is negative.
+        UsageError: PyTorch is not installed, another profiler is active, or a number is negative.
         OutputError: The folder cannot be written.
     """
 
@@ -117,8 +112,10 @@ class record:  # noqa: N801  # it is called like a function
                 "skip and warmup must not be negative, and steps at least 1"
             )
         self.folder = Path(folder)
-        self.trace_path: Path | None = None  #: None until it is written
-        self.result: RecordedReport | None = None  #: None until the block ends
+        self.trace_path: Path | None = None  #: path of the trace, once it is written
+        self.result: RecordedReport | None = (
+            None  #: the report, once the block has ended
+        )
         self._quiet = quiet
         self._options = Options(
             skip=skip,
@@ -135,11 +132,12 @@ class record:  # noqa: N801  # it is called like a function
         self._torch = _imported_torch()
         self._recording: Recording | None = None
         self._is_over = False
-        self._iterations = 0  #: how many have ended so far
-        self._ended_at: list[float] = []
+        self._iterations = 0  #: number of iterations that have ended
+        self._ended_at: list[float] = []  #: when each of them ended, s
 
     @property
     def _first_recorded(self) -> int:
+        """The number of the first iteration to record, from 0."""
         return self._options.skip + self._options.warmup
 
     def __enter__(self) -> Self:
@@ -175,9 +173,9 @@ class record:  # noqa: N801  # it is called like a function
             self._say([failure_message("The report", problem)])
 
     def _advance(self) -> None:
-        """Prepare the profiler, start it, or mark the next iteration, whichever is due."""
+        """Prepare the profiler, start it, or mark the next iteration, if it is time to do so."""
         if self._recording is None and self._iterations >= self._options.skip:
-            self._recording = self._prepared()
+            self._recording = self._prepare()
         recording = self._recording
         if recording is None or self._iterations < self._first_recorded:
             return
@@ -185,7 +183,8 @@ class record:  # noqa: N801  # it is called like a function
             recording.start()
         recording.begin_iteration(self._iterations)
 
-    def _prepared(self) -> Recording:
+    def _prepare(self) -> Recording:
+        """Return a prepared profiler; raise a `UsageError` if another one is active."""
         if self._torch._C._autograd._profiler_enabled():
             raise UsageError(
                 "another profiler is at work, and PyTorch has only one at a time; end it before"
@@ -199,7 +198,7 @@ class record:  # noqa: N801  # it is called like a function
         )
 
     def _finish(self) -> None:
-        """Stop the profiler, and write the trace of what was recorded."""
+        """Stop the profiler, and write the trace of what was recorded so far."""
         self._is_over = True
         recording = self._recording
         if recording is None:
@@ -207,9 +206,10 @@ class record:  # noqa: N801  # it is called like a function
         was_started = recording.is_started
         recording.stop(self._facts(recording))
         if was_started:
-            self.trace_path = written_trace(self._torch, self.folder, recording)
+            self.trace_path = write_trace(self._torch, self.folder, recording)
 
     def _facts(self, recording: Recording) -> dict[str, Any]:
+        """Return facts about the recording, which the trace file also contains."""
         return {
             "iterations": self._iterations,
             "first_iteration": self._first_recorded,
@@ -221,22 +221,28 @@ class record:  # noqa: N801  # it is called like a function
         }
 
     def _typical_ms(self) -> float | None:
-        """Return the median duration of the iterations before the profiler was prepared."""
+        """Return the median duration of the iterations before the profiler was prepared.
+
+        Returns None if there are too few of them.
+        """
         ended_at = self._ended_at[_WARM_UP : self._options.skip]
-        durations = [end - start for start, end in pairwise(ended_at)]
-        return 1000 * median(durations) if durations else None
+        durations_s = [end - start for start, end in pairwise(ended_at)]
+        if not durations_s:
+            return None
+        return 1000 * median(durations_s)
 
     def _end(self) -> None:
-        """Report on what was recorded."""
+        """End the recording if it still runs, and report on the trace."""
         if not self._is_over:
             self._finish()
         if self.trace_path is None:
             self._say([self._reason_for_nothing()])
             return
-        self.result = reported(self.trace_path)
+        self.result = report_on(self.trace_path)
         self._say(self.result.lines())
 
     def _reason_for_nothing(self) -> str:
+        """Return a sentence that explains why there is no trace."""
         skip = self._options.skip
         warmup = self._options.warmup
         return (
@@ -253,22 +259,22 @@ class record:  # noqa: N801  # it is called like a function
 def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
     """Return a function for `on_trace_ready` of `torch.profiler.profile`.
 
-    It writes the trace and its report into a folder, and prints the three first findings. A report
-    that cannot be made does not stop the program.
+    The function writes the trace and its report into a folder, and prints the first three findings.
+    If the report fails, the program goes on.
 
     >>> with profile(schedule=schedule(wait=10, warmup=2, active=3),
     ...              on_trace_ready=tracelens_ext.trace_handler("run1")) as profiler:
 
     Args:
-        folder: the folder for the trace and the report.
+        folder: The folder for trace and report.
     """
     target = Path(folder)
 
     def handle(profiler: Any) -> None:  # noqa: ANN401  # of PyTorch, which may be missing
         try:
             _make_folder(target)
-            trace_path = written_trace(_imported_torch(), target, profiler)
-            lines = reported(trace_path).lines()
+            trace_path = write_trace(_imported_torch(), target, profiler)
+            lines = report_on(trace_path).lines()
         except TracelensError as error:
             lines = [f"tracelens-ext: {error}"]
         except Exception as error:  # noqa: BLE001  # the program goes on
@@ -279,22 +285,25 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
 
 
 def supported_activities(torch: Any) -> list[Any]:  # noqa: ANN401  # PyTorch
-    """Return everything that PyTorch can record on this machine: the CPU and accelerators."""
+    """Return the activities that PyTorch can record on this machine: CPU and accelerators."""
     return list(torch.profiler.supported_activities())
 
 
-def written_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN401  # PyTorch's
-    """Write the trace of a profiler under the first free name for this rank; return the path.
+def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN401  # PyTorch's
+    """Write the trace of a profiler, under the first free name for this rank; return the path.
 
     Args:
-        torch: the module `torch`.
-        folder: the folder for the trace.
-        profiler: a profiler of PyTorch that has stopped, or a `Recording`.
+        torch: PyTorch.
+        folder: The folder for the trace.
+        profiler: A profiler of PyTorch that has stopped, or a `Recording`.
     """
     rank = process_rank(torch) or 0
-    is_ours = isinstance(profiler, Recording)
-    export = profiler.export if is_ours else profiler.export_chrome_trace
-    unfinished = profiler.current if is_ours else None
+    if isinstance(profiler, Recording):
+        export = profiler.export
+        unfinished = profiler.current
+    else:
+        export = profiler.export_chrome_trace
+        unfinished = None
     with tempfile.TemporaryDirectory(prefix=".tracelens-ext-", dir=folder) as scratch:
         plain = Path(scratch) / "trace.json"
         packed = Path(scratch) / "trace.json.gz"
@@ -305,8 +314,8 @@ def written_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN
     return target
 
 
-def reported(trace_path: Path) -> RecordedReport:
-    """Analyze a trace, and write its report next to it.
+def report_on(trace_path: Path) -> RecordedReport:
+    """Analyze a trace, and write its report into the same folder.
 
     Raises:
         TracelensError: the trace cannot be analyzed, or the report cannot be written.
@@ -320,26 +329,26 @@ def reported(trace_path: Path) -> RecordedReport:
     findings = None
     with analyzer.failures.isolate("The findings"):
         findings = analyzer.findings()
-    places: dict[Path, writing.OutputFormat | Literal["html"]] = {}
-    for chosen in (writing.OutputFormat.xlsx, writing.PAGE):
+    format_of_path: dict[Path, writing.OutputFormat | Literal["html"]] = {}
+    for output_format in (writing.OutputFormat.xlsx, writing.PAGE):
         try:
-            writing.require_format(chosen)
+            writing.require_format(output_format)
         except UsageError:
-            continue  # a package for this format is not installed
-        places[_report_path(trace_path, str(chosen))] = chosen
-    writing.write_report(report, places, [trace_path], force=True)
-    return RecordedReport(trace_path, report, list(places), findings)
+            continue  # a package that this format requires is not installed
+        format_of_path[_report_path(trace_path, str(output_format))] = output_format
+    writing.write_report(report, format_of_path, [trace_path], force=True)
+    return RecordedReport(trace_path, report, list(format_of_path), findings)
 
 
 def _report_path(trace_path: Path, ending: str) -> Path:
-    """Return `report.xlsx` for the trace `rank0`, and `report-rank1.xlsx` and so on for others."""
+    """Return the path of a report: `report.xlsx` for `rank0`, `report-rank1.xlsx` for `rank1`."""
     stem = trace_path.name.removesuffix(TRACE_SUFFIX)
     suffix = "" if stem == "rank0" else f"-{stem}"
     return trace_path.with_name(f"report{suffix}.{ending}")
 
 
 def _first_free(folder: Path, stem: str, suffix: str) -> Path:
-    """Return the first name of `rank0`, `rank0-2`, `rank0-3` … that no file has."""
+    """Return the first path out of `rank0`, `rank0-2`, `rank0-3` … that does not exist."""
     path = folder / f"{stem}{suffix}"
     number = 2
     while path.exists():
@@ -349,19 +358,20 @@ def _first_free(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def _finding_lines(findings: Findings | None) -> list[str]:
-    """Return lines about the first findings and their advice; without findings, a summary."""
+    """Return the summary of the findings, and the first ones with their advice."""
     from tracelens_ext.findings.summary import first_sentences
 
     if findings is None:
         return []
     lines = list(first_sentences(findings))
-    for number, finding in enumerate(findings.worthwhile[:_MOST_FINDINGS], 1):
+    for number, finding in enumerate(findings.worthwhile[:_SHOWN], 1):
         lines.append(f"{number}. {finding.title}")
         lines.append(f"   {finding.advice}")
     return lines
 
 
 def _imported_torch() -> Any:  # noqa: ANN401  # a package that may be missing
+    """Return PyTorch; raise a `UsageError` if it cannot be imported."""
     try:
         torch = import_module("torch")
         import_module("torch.profiler")
@@ -372,6 +382,7 @@ def _imported_torch() -> Any:  # noqa: ANN401  # a package that may be missing
 
 
 def _make_folder(folder: Path) -> None:
+    """Create a folder if it does not exist; raise an `OutputError` if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -380,7 +391,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    """Print to standard output, which notebooks and logs show."""
+    """Print to standard output, which notebooks and logs show, too."""
     for line in lines:
         sys.stdout.write(f"{encodable(line)}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`%%tracelens` in notebooks runs a cell under PyTorch's profiler, and shows the report below."""
+"""`%%tracelens` in notebooks: runs a cell under PyTorch's profiler, and shows its report below."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401  # of IPython, w
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises a `UsageError` for wrong options, instead of ending the process."""
+    """A parser that raises a `UsageError` for wrong options, instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error."""
+        """Raise a `UsageError`."""
         raise UsageError(f"%%tracelens: {message}; {self.format_usage().strip()}")
 
 
 def _run_cell(shell: Any, line: str, cell: str) -> None:  # noqa: ANN401  # of IPython
-    """Run a cell, and show the page; an error in the cell is shown as usual."""
+    """Run a cell and show the page of its report; IPython shows errors in the cell as usual."""
     try:
         options = _parsed(shlex.split(line))
         recording = record(
@@ -57,11 +57,12 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:  # noqa: ANN401  # of I
         # IPython shows the message of this error without a traceback.
         raise _usage_error(str(error)) from None
     if recording.result is not None:
-        # A notebook displays a report as its HTML page.
+        # A notebook displays a report as its page.
         import_module("IPython.display").display(recording.result.report)
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options in the line of the magic."""
     now = datetime.now().astimezone()
     parser = _Parser(prog="%%tracelens", add_help=False)
     parser.add_argument("-o", "--output", default=f"tracelens-{now:%Y%m%d-%H%M%S}")
@@ -71,6 +72,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _usage_error(message: str) -> Exception:
+    """Return IPython's own usage error with a message."""
     errors = import_module("IPython.core.error")
     error: Exception = errors.UsageError(message)
     return error

@@ -1,4 +1,4 @@
-"""Runs programs under Nsight Systems or rocprofv3 instead of PyTorch's profiler."""
+"""Recording of programs with Nsight Systems or rocprofv3, instead of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Final
 from tracelens_ext.errors import UsageError
 from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 
-#: How the names of recordings begin; the profiler adds the rest.
+#: Beginning of the file names of recordings; the profiler adds the rest.
 _NAME: Final = "profile"
-#: rocprofv3 replaces this by the id of each process, so that no recording overwrites another.
+#: rocprofv3 replaces this by the number of each process, so that processes do not overwrite each
+#: other's files.
 _PROCESS_NUMBER: Final = "%pid%"
 
 
@@ -29,14 +30,14 @@ class OtherProfiler(StrEnum):
 
     @property
     def product(self) -> str:
-        """The name of the product."""
+        """The common name of the profiler."""
         return {"nsys": "Nsight Systems", "rocprofv3": "rocprofv3 of ROCm"}[self.value]
 
     def program(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the path of the profiler.
 
         Raises:
-            UsageError: it is not on the `PATH`.
+            UsageError: The profiler is not on the `PATH`.
         """
         path = shutil.which(self.value, path=environment.get("PATH"))
         if path is None:
@@ -52,21 +53,21 @@ class OtherProfiler(StrEnum):
         """Return the command that runs a program under the profiler.
 
         Args:
-            program: the path of the profiler.
-            command: the program to record, and its arguments.
-            folder: the folder for the recordings.
-            options: what to record; only the period of time is used.
+            program: The path of the profiler.
+            command: The program to record, and its arguments.
+            folder: The folder for the recordings.
+            options: The options for recording; only the period of time is used.
         """
         if self is OtherProfiler.nsys:
             return _nsys_command(program, command, folder, options)
         return _rocprofv3_command(program, command, folder, options)
 
     def recordings(self, folder: Path, files_before: Collection[Path]) -> list[Path]:
-        """Return the recordings that the profiler wrote, in the most complete format.
+        """Return the recordings that the profiler wrote, in the file format with most content.
 
         Args:
-            folder: the folder with the recordings.
-            files_before: the files that were in the folder before.
+            folder: The folder of the recordings.
+            files_before: The files that were in the folder before.
         """
         for pattern in _PATTERNS[self]:
             paths = set(folder.rglob(pattern)) - set(files_before)
@@ -75,7 +76,7 @@ class OtherProfiler(StrEnum):
         return []
 
 
-#: The names of the files of each profiler, the most complete format first.
+#: The recordings of each profiler, by file format; the format with most content comes first.
 _PATTERNS: Final[dict[OtherProfiler, Sequence[str]]] = {
     OtherProfiler.nsys: ("*.nsys-rep", "*.qdrep", "*.sqlite"),
     OtherProfiler.rocprofv3: (
@@ -88,7 +89,7 @@ _PATTERNS: Final[dict[OtherProfiler, Sequence[str]]] = {
 
 
 def installed_profiler() -> OtherProfiler | None:
-    """Return the first profiler that is on the `PATH`; None if there is none."""
+    """Return the first of these profilers that is on the `PATH`; None if there is none."""
     for profiler in OtherProfiler:
         if shutil.which(profiler.value) is not None:
             return profiler
@@ -96,13 +97,13 @@ def installed_profiler() -> OtherProfiler | None:
 
 
 def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
-    """Check that the options do not need PyTorch's profiler.
+    """Refuse options that only PyTorch's profiler supports.
 
     Raises:
         UsageError: an option is about iterations or about PyTorch.
     """
     defaults = RecordOptions()
-    names = {
+    is_given = {
         "--skip": options.skip != defaults.skip,
         "--warmup": options.warmup != defaults.warmup,
         "--steps": options.steps != defaults.steps,
@@ -112,10 +113,10 @@ def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
         "--memory": options.memory,
         "--memory-snapshot": options.memory_snapshot,
     }
-    wrong = [name for name, is_given in names.items() if is_given]
-    if wrong:
+    unsupported = [name for name, given in is_given.items() if given]
+    if unsupported:
         raise UsageError(
-            f"{', '.join(wrong)}: {profiler.value} records the whole program, or a period of"
+            f"{', '.join(unsupported)}: {profiler.value} records the whole program, or a period of"
             " time (--after, --for); leave the other options out"
         )
 
@@ -123,7 +124,10 @@ def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
 def _nsys_command(
     program: str, command: Sequence[str], folder: Path, options: RecordOptions
 ) -> list[str]:
-    # Record each kernel within CUDA graphs, and the processes that the program forks.
+    """Return the command that runs a program under Nsight Systems.
+
+    It records each kernel within CUDA graphs, and the processes that the program forks, too.
+    """
     arguments = [
         "profile",
         "-t",
@@ -149,6 +153,7 @@ def _nsys_command(
 def _rocprofv3_command(
     program: str, command: Sequence[str], folder: Path, options: RecordOptions
 ) -> list[str]:
+    """Return the command that runs a program under rocprofv3."""
     arguments = [
         "--kernel-trace",
         "--hip-trace",

@@ -1,7 +1,8 @@
-"""Runs the program to record as if it had been started without `record`.
+"""Runs the recorded program as if it had been started directly.
 
-The program inherits standard input, output and error. A Ctrl-C at the terminal reaches the program
-directly, so it is not forwarded. A signal to this process alone is forwarded.
+The program inherits standard input, output and error. Signals to this process are forwarded to the
+program. The exception is a signal to the whole process group, such as Ctrl-C at a terminal, because
+the program gets it anyway.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from select import select
 from types import FrameType
 from typing import NamedTuple
 
-#: Exit codes of a shell for a program that does not exist, and for one that cannot be run.
+#: Exit code of a shell for a program that does not exist.
 NOT_FOUND = 127
+#: Exit code of a shell for a program that cannot be run.
 NOT_EXECUTABLE = 126
-#: A shell exits with this plus the number of the signal that ended the program.
+#: The exit code of a shell for a program that a signal ended is this plus the signal's number.
 SIGNALED = 128
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-#: How often the state of the program is checked, seconds.
+#: Time between two checks whether the program has ended, seconds.
 _POLL_S = 0.2
-#: How much later a signal to all processes of a terminal may reach one of them, seconds.
-_TOGETHER_S = 0.1
+#: Time within which a signal to the process group reaches all of its processes, seconds.
+_GROUP_SIGNAL_S = 0.1
 
 
 class Ended(NamedTuple):
     """The end of the program."""
 
-    exit_code: int  #: the exit code that a shell would report
-    problem: str = ""  #: why it could not be started; empty if it was
+    exit_code: int  #: the exit code that a shell would have
+    problem: str = ""  #: why the program could not be started; empty if it was started
 
 
 def run_program(
@@ -45,11 +47,11 @@ def run_program(
     """Run a program to its end.
 
     Args:
-        command: the program and its arguments.
-        environment: its environment variables.
-        on_poll: called several times a second while it runs.
+        command: The program and its arguments.
+        environment: Its environment variables.
+        on_poll: Function that is called several times per second while the program runs.
     """
-    with _GroupWitness.start() as witness, _signals_kept() as received:
+    with _GroupWitness.start() as witness, _signals_collected() as received:
         try:
             process = _start(command, environment)
         except FileNotFoundError:
@@ -62,18 +64,21 @@ def run_program(
                 code = process.wait(_POLL_S)
                 break
             while received:
-                number = received.pop(0)
-                if not witness.saw(number):
-                    process.send_signal(number)
+                signal_number = received.pop(0)
+                if not witness.saw(signal_number):
+                    process.send_signal(signal_number)
             if on_poll is not None:
                 on_poll()
-    return Ended(code if code >= 0 else SIGNALED - code)
+    if code < 0:
+        # `Popen` has the negative number of the signal that ended the program.
+        return Ended(SIGNALED - code)
+    return Ended(code)
 
 
 def _start(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a program. A script whose first line names no interpreter runs in a shell."""
+    """Start a program; a script without a `#!` line is run by the shell."""
     try:
         return subprocess.Popen(command, env=environment)  # noqa: S603
     except OSError as error:
@@ -83,21 +88,21 @@ def _start(
 
 
 @contextmanager
-def _signals_kept() -> Iterator[list[int]]:
-    """Yield a list that collects the signals to this process, which have no other effect."""
+def _signals_collected() -> Iterator[list[int]]:
+    """Collect the numbers of the signals to this process in a list; they have no other effect."""
     received: list[int] = []
 
-    def keep(number: int, _frame: FrameType | None) -> None:
+    def collect(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
     handlers = {}
     try:
         for name in _FORWARDED:
-            # Windows lacks some of these signals, and only the main thread can set handlers.
+            # Windows lacks some of them, and only the main thread may set handlers.
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
                 if signal.getsignal(number) != signal.SIG_IGN:
-                    handlers[number] = signal.signal(number, keep)
+                    handlers[number] = signal.signal(number, collect)
         yield received
     finally:
         for number, handler in handlers.items():
@@ -105,18 +110,16 @@ def _signals_kept() -> Iterator[list[int]]:
 
 
 class _GroupWitness:
-    """A process that only notes the signals to its group of processes.
+    """A process that only records which signals it gets.
 
-    A signal that reaches the witness has reached the program, too: a Ctrl-C at the terminal, or a
-    `kill` of the group.
+    It is in the same process group as the program. A signal that the witness gets was sent to the
+    whole group, such as Ctrl-C at a terminal, so the program got it as well.
     """
 
-    def __init__(self, process: int, notes: int, life: int) -> None:
+    def __init__(self, process: int, signal_pipe: int, life_pipe: int) -> None:
         self._process = process
-        self._notes = (
-            notes  #: the pipe on which the witness sends the numbers of signals
-        )
-        self._life = life  #: the pipe that, when it is closed, ends the witness
+        self._signal_pipe = signal_pipe  #: for reading the numbers of signals
+        self._life_pipe = life_pipe  #: the witness ends when this is closed
         self._seen: list[int] = []
 
     @classmethod
@@ -126,46 +129,52 @@ class _GroupWitness:
         if not hasattr(os, "fork"):  # on Windows, there is no witness
             yield cls(0, -1, -1)
             return
-        notes_end, notes = os.pipe()
-        life_end, life = os.pipe()
+        signal_reader, signal_writer = os.pipe()
+        life_reader, life_writer = os.pipe()
         process = os.fork()
         if process == 0:
-            _watch(notes, life_end, [notes_end, life])
-        os.close(notes)
-        os.close(life_end)
+            _watch(signal_writer, life_reader, [signal_reader, life_writer])
+        os.close(signal_writer)
+        os.close(life_reader)
         try:
-            yield cls(process, notes_end, life)
+            yield cls(process, signal_reader, life_writer)
         finally:
-            os.close(life)
-            os.close(notes_end)
+            os.close(life_writer)
+            os.close(signal_reader)
             os.waitpid(process, 0)
 
     def saw(self, number: int) -> bool:
-        """Return whether a signal went to the whole group; each signal is reported only once."""
-        deadline = time.monotonic() + _TOGETHER_S
+        """Return True if the witness got a signal, too; the next call is about the next signal."""
+        deadline = time.monotonic() + _GROUP_SIGNAL_S
         while number not in self._seen:
-            patience_s = deadline - time.monotonic()
-            if self._process == 0 or patience_s <= 0:
+            remaining_s = deadline - time.monotonic()
+            if self._process == 0 or remaining_s <= 0:
                 return False
-            is_ready, _, _ = select([self._notes], [], [], patience_s)
+            is_ready, _, _ = select([self._signal_pipe], [], [], remaining_s)
             if is_ready:
-                self._seen.extend(os.read(self._notes, 64))
+                self._seen.extend(os.read(self._signal_pipe, 64))
         self._seen.remove(number)
         return True
 
 
-def _watch(notes: int, life: int, others: Sequence[int]) -> None:
-    """Do the work of the witness; the process ends here."""
-    try:
-        for other in others:
-            os.close(other)
+def _watch(signal_writer: int, life_reader: int, unused_ends: Sequence[int]) -> None:
+    """Run the witness in this process, and end the process.
 
-        def note(number: int, _frame: FrameType | None) -> None:
-            os.write(notes, bytes([number]))
+    Args:
+        signal_writer: Pipe for the numbers of signals.
+        life_reader: Pipe that is closed at the other end when the witness must end.
+        unused_ends: Ends of pipes that belong to the parent process.
+    """
+    try:
+        for unused_end in unused_ends:
+            os.close(unused_end)
+
+        def report(number: int, _frame: FrameType | None) -> None:
+            os.write(signal_writer, bytes([number]))
 
         for name in _FORWARDED:
-            signal.signal(getattr(signal, name), note)
-        while os.read(life, 1):
+            signal.signal(getattr(signal, name), report)
+        while os.read(life_reader, 1):
             pass
     finally:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The options that say what to record of a program."""
+"""The options for recording a program, and their text forms on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_FOR_S = 5.0
 
 
 class StepsBy(StrEnum):
-    """What ends an iteration."""
+    """What counts as the end of an iteration."""
 
     auto = "auto"
     """A step of an optimizer; without an optimizer, a call of the outermost module."""
@@ -24,23 +24,23 @@ class StepsBy(StrEnum):
     forward = "forward"
     """A call of the outermost module."""
     time = "time"
-    """Nothing: a period of time is recorded."""
+    """Iterations are not counted: a period of time is recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
     """What to record of each process. The defaults are those of the command `record`."""
 
-    skip: int = 10  #: how many iterations pass before the profiler is prepared
-    warmup: int = 2  #: how many iterations pass between that and the recording
-    steps: int = 3  #: how many iterations are recorded
+    skip: int = 10  #: number of iterations before the profiler is prepared
+    warmup: int = 2  #: number of iterations between the preparation and the recording
+    steps: int = 3  #: number of iterations to record
     steps_by: StepsBy = StepsBy.auto
-    after_s: float = DEFAULT_AFTER_S  #: by time: seconds from the import of PyTorch
-    for_s: float = DEFAULT_FOR_S  #: by time: length of the recording, s
-    ranks: tuple[int, ...] | None = None  #: the ranks that are recorded; None for all
+    after_s: float = DEFAULT_AFTER_S  #: with `time`: start of the recording
+    for_s: float = DEFAULT_FOR_S  #: with `time`: length of the recording
+    ranks: tuple[int, ...] | None = None  #: ranks that record; None for all
     stacks: bool = True  #: record Python frames
     memory: bool = False  #: record memory allocations
-    memory_snapshot: bool = False  #: write a snapshot of the GPU memory
+    memory_snapshot: bool = False  #: write a snapshot of the GPU's memory
 
     @property
     def is_by_time(self) -> bool:
@@ -62,7 +62,7 @@ def duration_s(text: str) -> float:
     """Return a duration such as `30s`, `500ms`, `2m` or `30` in seconds.
 
     Raises:
-        UsageError: the text is not a duration.
+        UsageError: The text is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -74,7 +74,7 @@ def rank_numbers(text: str) -> tuple[int, ...]:
     """Return the ranks in a text such as `0,1` or `0-3`.
 
     Raises:
-        UsageError: the text is not a list of ranks.
+        UsageError: The text is not a list of ranks.
     """
     ranks: list[int] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Describes in sentences what was recorded, and decides which traces belong together."""
+"""The result of a recording in sentences, and which traces belong together."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 from tracelens_ext.text import counted
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
-#: Options with which Python ignores `PYTHONPATH` or `sitecustomize`.
+#: Python's one-letter options that make it ignore `PYTHONPATH` or `sitecustomize`.
 _ISOLATING = "IES"
-#: Options of Python that take a value.
+#: Python's one-letter options that take a value.
 _WITH_VALUE = "WX"
-#: Options of Python after which the arguments of the program begin.
+#: Python's one-letter options after which no more options of Python follow.
 _ENDING = "cm"
 _BY_TIME = "record a period of time instead: --after 30s --for 5s"
 
 
 @dataclass(frozen=True)
 class RecordingSummary:
-    """What is known about a recording after the program has ended."""
+    """The result of recording a program, once the program has ended."""
 
     command: Sequence[str]
     options: RecordOptions
     outcomes: Sequence[ProcessOutcome]
     python_ran: bool
-    problems: Sequence[str]  #: why the hook could not be loaded
+    problems: Sequence[str]  #: the reasons why the hook could not be loaded
 
     @property
     def written(self) -> list[ProcessOutcome]:
@@ -40,7 +40,7 @@ class RecordingSummary:
         return sorted(written, key=lambda outcome: (outcome.rank or 0, outcome.trace))
 
     def sentences(self) -> list[str]:
-        """Return what the user should know: sentences without a full stop."""
+        """Return sentences about failures and limits of the recording, without full stops."""
         sentences = [
             f"the recorder could not be loaded: {problem}; please report this"
             for problem in self.problems
@@ -53,7 +53,7 @@ class RecordingSummary:
         return list(dict.fromkeys(sentences))
 
     def _failures(self) -> list[str]:
-        """Return why processes that could have been recorded were not."""
+        """Return sentences about processes that failed to record."""
         sentences = []
         for outcome in self.outcomes:
             process = f"process {outcome.pid} recorded nothing"
@@ -75,7 +75,7 @@ class RecordingSummary:
         return sentences
 
     def _reason_for_nothing(self) -> str:
-        """Return why there is no trace."""
+        """Return a sentence that explains why there is no trace."""
         if not self.python_ran:
             return f"nothing was recorded: {self._reason_for_no_python()}"
         if not self.outcomes:
@@ -84,13 +84,13 @@ class RecordingSummary:
             return "nothing was recorded: no process has a rank that --ranks selects"
         iterations = max(outcome.iterations for outcome in self.outcomes)
         if self.options.steps_by is StepsBy.time:
-            begins = f"{self.options.after_s:g} s"
+            start = f"{self.options.after_s:g} s"
             return (
-                f"nothing was recorded: the program ran no PyTorch operation later than {begins}"
+                f"nothing was recorded: the program ran no PyTorch operation later than {start}"
                 " after importing PyTorch; record earlier with --after, or longer with --for"
             )
         if iterations:
-            return self._reason_for_few(iterations)
+            return self._too_few_iterations(iterations)
         if any(outcome.ended is None for outcome in self.outcomes):
             return (
                 "nothing was recorded: the program was killed before the recording began; let it"
@@ -101,17 +101,19 @@ class RecordingSummary:
             f"Python; {_BY_TIME}"
         )
 
-    def _reason_for_few(self, iterations: int) -> str:
+    def _too_few_iterations(self, iterations: int) -> str:
+        """Return a sentence: the program ended before the first iteration to record."""
         first = self.options.first_recorded
-        length = counted(iterations, "iteration")
+        completed = counted(iterations, "iteration")
         earlier = max(iterations // 3, 0)
         return (
-            f"nothing was recorded: the program ended after {length}, and the recording begins"
+            f"nothing was recorded: the program ended after {completed}, and the recording begins"
             f" after {first} (--skip {self.options.skip} --warmup {self.options.warmup});"
             f" record earlier, for example with --skip {earlier} --warmup 0, or {_BY_TIME}"
         )
 
     def _reason_for_no_python(self) -> str:
+        """Return the reason why no Python process loaded the hook."""
         option = isolating_option(self.command)
         if option is not None:
             return (
@@ -125,7 +127,7 @@ class RecordingSummary:
         )
 
     def cost_sentences(self) -> list[str]:
-        """Return by how much the recording slowed down the iterations of each process."""
+        """Return, for each process, a sentence about how much longer recorded iterations took."""
         sentences = []
         for outcome in self.written:
             cost = recording_cost_sentence(outcome.recorded_ms, outcome.before_ms)
@@ -134,15 +136,14 @@ class RecordingSummary:
         return sentences
 
     def _limits(self, outcome: ProcessOutcome) -> list[str]:
-        """Return what is missing in the trace of a process."""
+        """Return sentences about data that the trace of a process lacks."""
         sentences = []
-        wanted = self.options.steps
-        by_time = self.options.steps_by is StepsBy.time
-        if outcome.recorded < wanted and not by_time:
-            ended = counted(outcome.iterations, "iteration")
+        requested = self.options.steps
+        if outcome.recorded < requested and not self.options.is_by_time:
+            completed = counted(outcome.iterations, "iteration")
             sentences.append(
-                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations "
-                f"because the process ended after {ended}"
+                f"{outcome.trace} has {outcome.recorded} of {requested} iterations "
+                f"because the process ended after {completed}"
             )
         if outcome.stacks_off_because:
             profiler = outcome.stacks_off_because
@@ -156,12 +157,12 @@ class RecordingSummary:
         return sentences
 
     def is_part_of_job(self) -> bool:
-        """Return whether the traces are only some of the ranks of a job."""
+        """Return True if the traces are of some of the ranks of a larger job."""
         world_sizes = {outcome.world_size for outcome in self.written}
         return self.are_one_job() and max(world_sizes) > len(self.written)
 
     def are_one_job(self) -> bool:
-        """Return whether the traces are ranks of one job, or processes that ran together."""
+        """Return True if the traces are of ranks of one job, or of processes that ran together."""
         written = self.written
         world_sizes = {outcome.world_size for outcome in written}
         ranks = {outcome.rank for outcome in written}
@@ -172,7 +173,7 @@ class RecordingSummary:
 
 
 def _offer_for_other_programs() -> str:
-    """Return how to record a program that is not in Python with an installed profiler."""
+    """Return advice on recording a program that is not Python, for an installed profiler if any."""
     profiler = installed_profiler()
     if profiler is None:
         return (
@@ -186,14 +187,14 @@ def _offer_for_other_programs() -> str:
 
 
 def _ran_together(outcomes: Sequence[ProcessOutcome]) -> bool:
-    """Return whether all processes were running at some time."""
+    """Return True if there was a time at which all processes ran."""
     last_start = max(outcome.started for outcome in outcomes)
     first_end = min(outcome.ended or outcome.started for outcome in outcomes)
     return last_start <= first_end
 
 
 def isolating_option(command: Sequence[str]) -> str | None:
-    """Return the option of Python in a command that prevents recording; None if there is none."""
+    """Return the option of Python in a command that prevents recording; None without one."""
     if not _PYTHON.fullmatch(os.path.basename(command[0])):  # noqa: PTH119
         return None
     words = iter(command[1:])

@@ -12,13 +12,19 @@ _INDENT: Final = "    "
 
 @dataclass(frozen=True)
 class ArgumentSource:
-    """An argument: a plain value, or a call or list with items of its own."""
+    """The code of an argument: a plain value, or a call or list with items of its own."""
 
-    opening: str  #: the whole code of a plain value, else up to the first bracket
+    opening: (
+        str  #: the whole code of a plain value; else the code up to the first bracket
+    )
     items: tuple[ArgumentSource, ...] = ()
-    closing: str = ""  #: the last bracket; empty for a plain value
-    comment: str = ""  #: its name, or what is guessed about it; empty for none
-    has_item_per_line: bool = False  #: whatever its width
+    closing: str = ""  #: the closing bracket; empty for a plain value
+    comment: str = (
+        ""  #: the name of the parameter, or what is guessed; empty without a comment
+    )
+    has_item_per_line: bool = (
+        False  #: True puts each item on a line, even if all fit on one
+    )
 
     @classmethod
     def of_call(cls, function: str, arguments: Iterable[str]) -> ArgumentSource:
@@ -37,11 +43,11 @@ class ArgumentSource:
         return f"{self.opening}{items}{self.closing}"
 
     def named(self, name: str) -> ArgumentSource:
-        """Return it as a keyword argument."""
+        """Return the argument as a keyword argument."""
         return replace(self, opening=f"{name}={self.opening}")
 
     def labeled(self, name: str) -> ArgumentSource:
-        """Return it with the name of its parameter in the comment."""
+        """Return the argument with the name of its parameter in the comment."""
         comment = f"{name}, {self.comment}" if self.comment else name
         return replace(self, comment=comment)
 
@@ -50,11 +56,11 @@ class ArgumentSource:
         return replace(self, items=self.items + tuple(map(ArgumentSource, added)))
 
     def lines(self, indent: int, ending: str = ",") -> list[str]:
-        """Return its lines, without the indentation that all of them have.
+        """Return the lines of code, without the indentation that all of them get.
 
         Args:
-            indent: the width of that indentation.
-            ending: what follows the code.
+            indent: the width of this indentation.
+            ending: the text after the code.
         """
         lines = self._code_lines(indent, ending)
         if not self.comment:
@@ -65,6 +71,7 @@ class ArgumentSource:
         return [f"# {self.comment}"] + lines
 
     def _code_lines(self, indent: int, ending: str) -> list[str]:
+        """Return the lines of code: a single one, three with all items on one, or one per item."""
         single = f"{self.flat}{ending}"
         if not self.items:
             return [single]

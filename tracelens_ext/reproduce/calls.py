@@ -51,7 +51,8 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 _COLLECTIVE: Final = re.compile(
     r"(c10d|_c10d_functional|nccl|record_param_comms|gloo)\b"
 )
-#: Values of the tensors without dimensions that Python numbers become, by their types.
+#: PyTorch turns a Python number into a tensor without dimensions. These are the values that scripts
+#: use for such tensors, by the type of the tensor.
 _NUMBER_TENSORS: Final = {"double": "1.5", "long int": "2", "long": "2", "__int64": "2"}
 #: Operations that accept a Python number in place of a tensor (`python_arg_parser.cpp`).
 _ACCEPT_NUMBERS: Final = frozenset(
@@ -67,7 +68,7 @@ _ACCEPT_NUMBERS: Final = frozenset(
         "floor_divide",
     ]
 )
-#: Operations whose tensors without dimensions are on the device like all others.
+#: Operations in which a tensor without dimensions never comes from a Python number.
 _WITHOUT_NUMBERS: Final = frozenset(
     ["copy", "_local_scalar_dense", "nonzero", "fill", "zero"]
 )
@@ -83,7 +84,7 @@ _INDENT: Final = 8
 class ScriptCall:
     """A call in the script."""
 
-    opening: str  #: the end of its first line, such as `Call(`
+    opening: str  #: the end of the first line, such as `Call(`
     lines: tuple[str, ...]  #: the lines between the brackets, not indented
     summary: str  #: a summary of the arguments
 
@@ -93,10 +94,10 @@ def script_call(operation: RecordedOperation, half_type: str = HALF) -> ScriptCa
 
     Args:
         operation: what was recorded about it.
-        half_type: the type of 16-bit floats in lists if nothing shows it.
+        half_type: the assumed type of 16-bit floats in lists.
 
     Raises:
-        NotReproducibleError: it cannot be called as it was.
+        NotReproducibleError: a script cannot call it in the same way.
     """
     name = operation.call.name
     if _COLLECTIVE.match(name):
@@ -134,10 +135,10 @@ def _function(call: BoundCall) -> str:
 
 
 def _unnamed_argument(value: RecordedValue, list_type: str) -> ArgumentSource:
-    """Return an argument of an operation whose schema is unknown here.
+    """Return an argument of an operation whose schema is unknown.
 
     Raises:
-        NotReproducibleError: it is a number that was not recorded.
+        NotReproducibleError: the argument is a number that was not recorded.
     """
     if isinstance(value, RecordedTensor):
         torch_type = TORCH_TYPES[value.element_type or "float"]
@@ -182,18 +183,18 @@ class _CallArguments:
         Raises:
             NotReproducibleError: an argument was not recorded and cannot be guessed.
         """
-        needed = self._needed_positions()
+        positional_count = self._positional_count()
         for position, argument in enumerate(self._call.arguments):
             parameter = argument.parameter
             if parameter.is_keyword:
-                if self._is_left_out(argument):
+                if self._can_be_omitted(argument):
                     continue
                 yield self._argument(argument).named(parameter.name)
-            elif position < needed:
+            elif position < positional_count:
                 yield self._positional(argument)
 
     def _positional(self, argument: Argument) -> ArgumentSource:
-        """Return a positional argument; a comment names one that is not a tensor."""
+        """Return a positional argument; a comment names its parameter unless it is a tensor."""
         parameter = argument.parameter
         source = self._argument(argument)
         is_tensor = parameter.is_tensor and source.opening != "None"
@@ -201,25 +202,26 @@ class _CallArguments:
             return source
         return source.labeled(parameter.name)
 
-    def _needed_positions(self) -> int:
-        """Return how many positional arguments are passed: up to the last recorded one."""
-        needed = 0
+    def _positional_count(self) -> int:
+        """Return how many positional arguments are passed: up to the last needed one."""
+        count = 0
         for position, argument in enumerate(self._call.arguments):
             if argument.parameter.is_keyword:
                 break
-            if not self._is_left_out(argument):
-                needed = position + 1
-        return needed
+            if not self._can_be_omitted(argument):
+                count = position + 1
+        return count
 
-    def _is_left_out(self, argument: Argument) -> bool:
-        """Return whether the default of a parameter stands for an argument."""
+    def _can_be_omitted(self, argument: Argument) -> bool:
+        """Return whether the call may omit an argument, so that its default applies."""
         parameter, value = argument
         if parameter.base == "Device" and not self._tensors:
             return False
         if not parameter.has_default:
             return False
         if parameter.base == "str":
-            return value is None  # else the script says that it is guessed
+            # If it was passed, the script shows a guess with a comment.
+            return value is None
         if isinstance(value, RecordedNothing):
             return parameter.default is None
         if isinstance(value, RecordedNumber):
@@ -256,7 +258,7 @@ class _CallArguments:
         return source
 
     def _is_number(self, parameter: Parameter, tensor: RecordedTensor) -> bool:
-        """Return whether a tensor without dimensions was probably a Python number."""
+        """Return whether a tensor is probably what a Python number became."""
         call = self._call
         if tensor.sizes or tensor.element_type not in _NUMBER_TENSORS:
             return False
@@ -301,6 +303,7 @@ class _CallArguments:
         return tensor_list_argument(value, torch_type, filling)
 
     def _is_first_list(self, parameter: Parameter) -> bool:
+        """Return whether a parameter is the first list of tensors, which cannot be empty."""
         for argument in self._call.arguments:
             if isinstance(argument.value, RecordedTensors):
                 return argument.parameter.name == parameter.name

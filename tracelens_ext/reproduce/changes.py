@@ -1,4 +1,4 @@
-"""The operations whose GPU time differs most between two traces."""
+"""Selects the operations whose GPU time differs most between two traces."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tracelens_ext.reproduce.specification import (
 def select_changes(
     before: ReproductionContext, after: ReproductionContext, choice: OperationChoice
 ) -> Specification:
-    """Return the operations of two traces, those whose summed GPU time differs most first.
+    """Return the operations of two traces, the largest difference in total GPU time first.
 
-    Their times are those of the later trace; `before_us` has those of the earlier one.
+    `gpu_us` is the time in the later trace, and `before_us` the time in the earlier one.
 
     Raises:
-        UsageError: there are none, or none differs.
+        UsageError: there are no such operations.
     """
     every_operation = replace(choice, top=0)
     earlier = _by_call(select_operations(before, every_operation))
@@ -43,7 +43,7 @@ def select_changes(
         changed = changed[: choice.top]
     operations = []
     for number, call in enumerate(changed, 1):
-        operations.append(_of_both(number, earlier.get(call), later.get(call)))
+        operations.append(_combined(number, earlier.get(call), later.get(call)))
     source = f"{_name(before)} and {_name(after)}"
     return Specification(source, tuple(operations))
 
@@ -58,12 +58,12 @@ def _total_us(operation: RecordedOperation | None) -> float:
     return operation.gpu_us.total
 
 
-def _of_both(
+def _combined(
     number: int,
     earlier: RecordedOperation | None,
     later: RecordedOperation | None,
 ) -> RecordedOperation:
-    """Return an operation that one of two traces has at least."""
+    """Return an operation with its times in both traces; one of the traces may lack it."""
     before_us = None if earlier is None else earlier.gpu_us
     if later is not None:
         return replace(later, number=number, before_us=before_us)

@@ -1,10 +1,11 @@
-"""The types of tensors: as traces name them, and as PyTorch does."""
+"""The element types of tensors: their names in traces and in PyTorch."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: `torch.` … by the name in traces (`caffe2::TypeMeta`), which differs with compilers.
+#: Names of types after `torch.`, by their names in traces (`caffe2::TypeMeta`). The latter depend
+#: on the compiler of PyTorch.
 TORCH_TYPES: Final = {
     "bool": "bool",
     "unsigned char": "uint8",
@@ -44,7 +45,7 @@ TORCH_TYPES: Final = {
     "c10::qint32": "qint32",
 }
 
-#: `torch.` … by the number of a `dtype` among the arguments (c10/core/ScalarType.h).
+#: Names of types after `torch.`, by the number of a `dtype` argument (c10/core/ScalarType.h).
 TYPES_BY_NUMBER: Final = {
     0: "uint8",
     1: "int8",

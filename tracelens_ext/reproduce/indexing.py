@@ -1,9 +1,10 @@
-"""The indices of `aten::index` and `aten::index_put_`, as the operations below them show.
+"""Reconstructs the indices of `aten::index` and `aten::index_put_` from the operations below them.
 
 The profiler records nothing about a list that may contain None. But PyTorch prepares indexing
-(`TensorAdvancedIndexing.cpp`) with operations that it does record: `nonzero` for each mask,
-`expand` for each index that is broadcast, `permute` where indexed dimensions are not adjacent,
-`as_strided` for the tensor, with strides of 0 where it is indexed, and `reshape` for each index.
+(`TensorAdvancedIndexing.cpp`) with operations that the profiler does record: `nonzero` for each
+mask, `expand` for each index that is broadcast, `permute` if indexed dimensions are not adjacent,
+`as_strided` for the tensor, with strides of 0 in the indexed dimensions, and `reshape` for each
+index.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ class _Index:
     is_on_host: bool = False
 
     def source(self, size: int) -> ArgumentSource:
-        """Return what creates it, given the size of the dimension that it indexes."""
+        """Return the code that creates the index.
+
+        Args:
+            size: the size of the dimension that it indexes.
+        """
         arguments = [repr(self.sizes), f"torch.{self.torch_type}", f"high={size}"]
         if self.is_on_host:
             arguments.append("on_host=True")
@@ -71,14 +76,19 @@ class _Mask:
 
     @property
     def source(self) -> ArgumentSource:
-        """What creates it."""
+        """The code that creates the mask."""
         arguments = [repr(self.sizes)]
         if self.true_count is not None and self.true_count <= prod(self.sizes):
             arguments.append(f"true_count={self.true_count}")
         return ArgumentSource.of_call("inputs.mask", arguments)
 
     def fits(self, sizes: Sizes, dimension: int) -> bool:
-        """Return whether it has the sizes of the dimensions that it would index."""
+        """Return whether the mask has the sizes of the dimensions that it would index.
+
+        Args:
+            sizes: the sizes of the indexed tensor.
+            dimension: the first dimension that the mask would index.
+        """
         end = dimension + len(self.sizes)
         return sizes[dimension:end] == self.sizes
 
@@ -108,7 +118,11 @@ def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSou
 
 
 def _guessed_index(tensor: RecordedTensor, values: RecordedTensor) -> ArgumentSource:
-    """Return one index into the first dimension if the values fit that."""
+    """Return one index into the first dimension, if the sizes of the values allow it.
+
+    Raises:
+        NotReproducibleError: the sizes do not allow it.
+    """
     if not tensor.sizes:
         raise NotReproducibleError(_NOT_SHOWN)
     row_sizes = tensor.sizes[1:]
@@ -120,14 +134,14 @@ def _guessed_index(tensor: RecordedTensor, values: RecordedTensor) -> ArgumentSo
 
 
 class _Children:
-    """What the operations below an indexing operation show about its indices.
+    """The operations below an indexing operation, as far as they tell its indices.
 
     Attributes:
-        sizes: those of the indexed tensor.
+        sizes: the sizes of the indexed tensor.
         order: the dimensions in the order in which they are indexed.
         reshapes: the operation that reshapes each index.
         masks: the masks, in order.
-        view: the view of the indexed tensor, if there is one.
+        view: the view of the indexed tensor; None without one.
     """
 
     def __init__(self, calls: Sequence[RecordedCall], sizes: Sizes) -> None:
@@ -169,7 +183,7 @@ class _Children:
             self._is_broadcast.append(not is_followed_by_view)
 
     def _read_view(self, call: RecordedCall) -> None:
-        """Read a view of the tensor; the last one is the one that is indexed."""
+        """Read a view of the tensor; the last view is the indexed one."""
         sizes = _numbers(call, 1)
         strides = _numbers(call, 2)
         if sizes is not None and strides is not None:
@@ -244,12 +258,13 @@ def _items(children: _Children) -> list[ArgumentSource]:
 
 
 def _true_count(dimensions: int, later: Sequence[RecordedCall]) -> int | None:
-    """Return how many elements of a mask are true: the rows of the result of `nonzero`.
+    """Return how many elements of a mask are true, or None if it is not known.
 
-    PyTorch selects the columns of that result, which show its sizes.
+    This is the number of rows in the result of `nonzero`. PyTorch selects the columns of this
+    result, so the argument of `select` shows its sizes.
 
     Args:
-        dimensions: those of the mask.
+        dimensions: the number of dimensions of the mask.
         later: the operations after `nonzero`.
     """
     for call in later:
@@ -270,7 +285,7 @@ def _first_sizes(call: RecordedCall) -> Sizes | None:
 
 
 def _numbers(call: RecordedCall, position: int) -> Sizes | None:
-    """Return an argument that is a list of integers, or None for another one."""
+    """Return an argument that is a list of integers, or None if it is something else."""
     if call.concrete is None or position >= len(call.concrete):
         return None
     try:

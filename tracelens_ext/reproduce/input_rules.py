@@ -1,8 +1,8 @@
-"""What the inputs of an operation contain: values that the operation accepts.
+"""Rules for the contents of input tensors, so that operations accept them.
 
-Values are not recorded. By default floats are normally distributed, integers are small, and half of
-all booleans are true. Some operations need other values: indices within the tensor that they index,
-probabilities, ascending offsets.
+Values are not recorded. By default, floats are normally distributed, integers are small, and half
+of all booleans are true. Some operations need other values: indices within the tensor that they
+index, probabilities, ascending offsets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tracelens_ext.reproduce.recorded_values import RecordedTensor, RecordedTens
 class Filling(NamedTuple):
     """How a script creates a tensor."""
 
-    method: str  #: of `Inputs` in the script
-    options: Mapping[str, object] = {}  #: its keyword arguments
-    value: object = None  #: the value everywhere, of `constant`
+    method: str  #: a method of `Inputs` in the script
+    options: Mapping[str, object] = {}  #: the keyword arguments of the method
+    value: object = None  #: the value of all elements, for the method `constant`
 
 
 Rule = Callable[[BoundCall, RecordedTensor], Filling]
@@ -74,7 +74,7 @@ def _rule_of(call: BoundCall, parameter: str) -> Rule | None:
 
 
 def _fitting(filling: Filling, torch_type: str) -> Filling:
-    """Return a filling that is possible for elements of a type."""
+    """Return a filling, or a similar one that is possible for elements of a type."""
     if torch_type == "bool":
         return filling if filling.method == "mask" else Filling("mask")
     if filling.method == "mask":
@@ -111,11 +111,20 @@ def _below(limit: int | None) -> Filling:
 
 
 def below_size(parameter: str, dimension: int | str) -> Rule:
-    """Return the rule of indices along a dimension: a number, or the parameter that has it."""
+    """Return the rule of indices along a dimension of the tensor of a parameter.
+
+    Args:
+        parameter: the indexed tensor.
+        dimension: the dimension, or the parameter whose value is the dimension.
+    """
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
-        chosen = dimension if isinstance(dimension, int) else call.whole(dimension)
-        return _below(call.size(parameter, chosen))
+        indexed_dimension: int | None
+        if isinstance(dimension, int):
+            indexed_dimension = dimension
+        else:
+            indexed_dimension = call.whole(dimension)
+        return _below(call.size(parameter, indexed_dimension))
 
     return rule
 
@@ -163,12 +172,12 @@ def distinct_below_product(parameter: str) -> Rule:
 
 
 def ascending_to_size(parameter: str, dimension: int, *, from_first: bool) -> Rule:
-    """Return the rule of ascending offsets, up to the size of a dimension.
+    """Return the rule of ascending offsets up to the size of a dimension.
 
     Args:
         parameter: the tensor that the offsets divide.
         dimension: the dimension that they divide.
-        from_first: whether the first offset is 0; else it is the end of the first part.
+        from_first: True if the first offset is 0; False if it is the end of the first part.
     """
 
     def rule(call: BoundCall, tensor: RecordedTensor) -> Filling:
@@ -185,8 +194,9 @@ def ascending_to_size(parameter: str, dimension: int, *, from_first: bool) -> Ru
 def _ends_of_groups(call: BoundCall, tensor: RecordedTensor) -> Filling:
     """Return the ends of the groups of a grouped product, all of the same size.
 
-    Groups divide the dimension that only one operand of three dimensions lacks: the rows of `self`,
-    the columns of `mat2`, or, where neither has three, what the product sums over.
+    An operand with three dimensions has a matrix for each group. The groups then divide the other
+    operand: the rows of `self`, or the columns of `mat2`. If neither operand has three dimensions,
+    the groups divide the dimension that the product sums over.
     """
     parameter = "self"
     dimension = -1
@@ -230,7 +240,7 @@ def _selected_elements(call: BoundCall, tensor: RecordedTensor) -> Filling:
 
 
 def _target_classes(call: BoundCall, _tensor: RecordedTensor) -> Filling:
-    """Return classes, along the second dimension of `self`, or along its only one."""
+    """Return classes below the size of the second dimension of `self`, or of its only one."""
     scores = call.tensor("self")
     if scores is None or not scores.sizes:
         return _below(None)

@@ -1,7 +1,8 @@
-"""Which overload of an operation was called, and which argument is which of its parameters."""
+"""Finds the overload of an operation that was called, and the parameter of each argument."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -17,24 +18,26 @@ from tracelens_ext.reproduce.recorded_values import (
 )
 from tracelens_ext.reproduce.schemas import Parameter, Schema, SchemaTable
 
-#: Numbers that only scale a result: they have their defaults if they were not recorded.
+#: Parameters that only scale a result. If they were not recorded, a script may use any value.
 _SCALES: Final = ("alpha", "beta", "scale", "eps", "negative_slope", "lambd", "value")
 _NUMBERS: Final = ("Scalar", "int", "float", "bool")
 _ENUMERATIONS: Final = ("ScalarType", "Layout", "MemoryFormat")
 #: Types about which the profiler records nothing.
 _UNRECORDED: Final = ("str", "Device", "Generator", "Storage", "Stream")
 
-#: How badly a value fits a parameter; `_NO_FIT` if it cannot be its value.
-_NO_FIT: Final = None
+#: The misfit of a value that a parameter takes as it is.
 _EXACT: Final = 0
+#: The misfit of a value that a parameter takes only after a conversion.
 _LOOSE: Final = 1
+#: Python's operators in place: `__iand__` is `__and__` in place.
+_OPERATOR_IN_PLACE: Final = re.compile(r"__i(and|or|xor|lshift|rshift)__")
 
 
 class Argument(NamedTuple):
     """A parameter and its recorded value."""
 
     parameter: Parameter
-    value: RecordedValue | None  #: None where the trace has fewer arguments
+    value: RecordedValue | None  #: None if the trace has fewer arguments
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,22 @@ class BoundCall:
 
     @property
     def short_name(self) -> str:
-        """Its name without the library and without the `_` of in-place operations."""
+        """The name without the library and without the mark of operations in place.
+
+        This is `add` for `aten::add_`, and `__and__` for `aten::__iand__`.
+        """
         name = self.schema.name.removeprefix("aten::")
+        operator = _OPERATOR_IN_PLACE.fullmatch(name)
+        if operator is not None:
+            return f"__{operator[1]}__"
+        if name.endswith("__"):
+            return name
         return name.removesuffix("_")
 
     @property
     def is_in_place(self) -> bool:
-        """True if it writes to its first argument, by PyTorch's naming convention."""
-        name = self.schema.name
-        return name.endswith("_") and not name.endswith("__")
+        """True if it writes to its first argument, by the naming conventions of PyTorch."""
+        return self.schema.name != f"aten::{self.short_name}"
 
     def value(self, name: str) -> RecordedValue | None:
         """Return the recorded value of a parameter, or None if there is none."""
@@ -66,7 +76,9 @@ class BoundCall:
     def tensor(self, name: str) -> RecordedTensor | None:
         """Return the recorded tensor of a parameter, or None if it is not a tensor."""
         value = self.value(name)
-        return value if isinstance(value, RecordedTensor) else None
+        if isinstance(value, RecordedTensor):
+            return value
+        return None
 
     def whole(self, name: str) -> int | None:
         """Return the recorded integer of a parameter, or None if it is not an integer."""
@@ -83,7 +95,10 @@ class BoundCall:
         return [number for number in value.values or () if type(number) is int]
 
     def size(self, name: str, dimension: int | None) -> int | None:
-        """Return a size of the tensor of a parameter, or None without such a dimension."""
+        """Return a size of the tensor of a parameter, or None without such a dimension.
+
+        A tensor without dimensions has the size 1.
+        """
         tensor = self.tensor(name)
         if tensor is None or dimension is None:
             return None
@@ -96,13 +111,13 @@ class BoundCall:
 
 
 def bind(name: str, values: list[RecordedValue], table: SchemaTable) -> BoundCall:
-    """Return the call of the overload that the recorded arguments fit best.
+    """Return the call of the overload that fits the recorded arguments best.
 
-    That is the one with the fewest parameters beyond the recorded ones, then the one that accepts
-    the values without conversion, then the first.
+    The best overload has the fewest parameters beyond the recorded ones; among these it takes the
+    most values without conversion; among these it is the first.
 
     Raises:
-        NotReproducibleError: no overload accepts them, or a number was not recorded.
+        NotReproducibleError: no overload accepts the arguments, or a number was not recorded.
     """
     overloads = table.overloads(name)
     if not overloads:
@@ -146,72 +161,83 @@ def _arguments(schema: Schema, values: Sequence[RecordedValue]) -> tuple[Argumen
 
 
 def _misfit(schema: Schema, values: Sequence[RecordedValue]) -> int | None:
-    """Return how badly values fit an overload, or None if it cannot accept them."""
+    """Return how many values an overload has to convert, or None if it cannot accept them."""
     if len(values) > len(schema.parameters):
-        return _NO_FIT
+        return None
     total = 0
     for parameter, value in zip(schema.parameters, values, strict=False):
         misfit = _misfit_of(parameter, value)
         if misfit is None:
-            return _NO_FIT
+            return None
         total += misfit
     for parameter in schema.parameters[len(values) :]:
         if not parameter.has_default and not parameter.is_optional:
-            return _NO_FIT
+            return None
     return total
 
 
 def _misfit_of(parameter: Parameter, value: RecordedValue) -> int | None:
-    """Return how badly a value fits a parameter, or None if it cannot be its value."""
+    """Return the misfit of a value and a parameter, or None if the parameter cannot take it."""
     if isinstance(value, RecordedTensor):
-        fits = parameter.is_tensor and not parameter.is_list
-        return _EXACT if fits else _NO_FIT
+        return _exact_if(parameter.is_tensor and not parameter.is_list)
     if isinstance(value, RecordedTensors):
-        fits = parameter.is_tensor and parameter.is_list
-        return _EXACT if fits else _NO_FIT
+        return _exact_if(parameter.is_tensor and parameter.is_list)
     if isinstance(value, RecordedNumber):
-        return _NO_FIT if parameter.is_list else _misfit_of_number(parameter, value)
+        if parameter.is_list:
+            return None
+        return _misfit_of_number(parameter, value)
     if isinstance(value, RecordedNumbers):
         return _misfit_of_numbers(parameter, value)
     return _misfit_of_nothing(parameter)
 
 
+def _exact_if(condition: bool) -> int | None:
+    """Return the misfit of a value that a parameter takes either as it is or not at all."""
+    if condition:
+        return _EXACT
+    return None
+
+
 def _misfit_of_number(parameter: Parameter, recorded: RecordedNumber) -> int | None:
+    """Return the misfit of a number or truth value, or None if the parameter cannot take it."""
     value = recorded.value
     base = parameter.base
     if value is None:
-        is_number = base in _NUMBERS or base in _ENUMERATIONS
-        return _EXACT if is_number else _NO_FIT
+        return _exact_if(base in _NUMBERS or base in _ENUMERATIONS)
     if base == "Scalar":
         return _EXACT
     if isinstance(value, bool):
-        return _EXACT if base == "bool" else _NO_FIT
+        return _exact_if(base == "bool")
     if isinstance(value, int):
-        if base == "int" or base in _ENUMERATIONS:
-            return _EXACT
-        return _LOOSE if base == "float" else _NO_FIT
+        if base == "float":
+            return _LOOSE
+        return _exact_if(base == "int" or base in _ENUMERATIONS)
     if isinstance(value, float):
-        return _EXACT if base == "float" else _NO_FIT
-    return _NO_FIT
+        return _exact_if(base == "float")
+    return None
 
 
 def _misfit_of_numbers(parameter: Parameter, recorded: RecordedNumbers) -> int | None:
+    """Return the sum of the misfits of numbers, or None if the parameter cannot take them."""
     if recorded.values == () and parameter.is_list and parameter.is_tensor:
         return _LOOSE  # an empty list has no type
     if not parameter.is_list or parameter.base not in _NUMBERS:
-        return _NO_FIT
+        return None
     item = Parameter(name=parameter.name, base=parameter.base)
     total = 0
     for value in recorded.values or ():
         misfit = _misfit_of_number(item, RecordedNumber(value))
         if misfit is None:
-            return _NO_FIT
+            return None
         total += misfit
     return total
 
 
 def _misfit_of_nothing(parameter: Parameter) -> int | None:
-    """Nothing is recorded for None and for types that the profiler does not record."""
+    """Return the misfit of an argument about which nothing was recorded.
+
+    The profiler records nothing for None and for values of some types.
+    """
     if parameter.is_optional:
         return _EXACT
     if parameter.base in _UNRECORDED or parameter.has_optional_items:
@@ -219,11 +245,11 @@ def _misfit_of_nothing(parameter: Parameter) -> int | None:
     # Tensors may be undefined, and old traces lack lists.
     if parameter.is_list or parameter.is_tensor:
         return _LOOSE
-    return _NO_FIT
+    return None
 
 
 def _check_numbers(call: BoundCall) -> None:
-    """Refuse a call whose numbers are unknown: padding, stride and dim are never made up.
+    """Check that the call's numbers are known: padding, stride or dim are never guessed.
 
     Raises:
         NotReproducibleError: a number without a default was not recorded.

@@ -1,4 +1,4 @@
-"""What the recorded arguments of an operation are: tensors, numbers, lists, or nothing.
+"""The recorded arguments of an operation as values: tensors, numbers, lists, or nothing.
 
 PyTorch writes four lists for each operation (`torch/csrc/profiler/collection.cpp` and `util.cpp`):
 `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, with an entry for each argument.
@@ -16,7 +16,7 @@ from typing import Final
 from tracelens_ext.reproduce.element_types import TORCH_TYPES
 from tracelens_ext.reproduce.specification import RecordedCall
 
-#: Types of arguments that are single numbers; the last three are those of old traces.
+#: Types of arguments that are single numbers. The last three are from old traces.
 _NUMBER_TYPES: Final = ("Scalar", "Int", "Double", "Bool")
 _NOTHING_TYPES: Final = ("", "None", "GenericList")
 _COMPLEX: Final = re.compile(r"\(([^,()]+),([^,()]+)\)")
@@ -26,7 +26,7 @@ Number = bool | int | float | complex
 
 
 class NotReproducibleError(Exception):
-    """An operation cannot be called as it was; says why."""
+    """A script cannot call an operation as it was called. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class RecordedTensor:
 
     sizes: tuple[int, ...]
     element_type: str | None  #: a key of `TORCH_TYPES`; None for a tensor of a list
-    strides: tuple[int, ...] | None  #: None where they were not recorded
+    strides: tuple[int, ...] | None  #: None: not recorded
 
     @property
     def is_contiguous(self) -> bool:
-        """True if its elements are in order and without gaps, as far as is known."""
+        """True if the elements are in order and without gaps, or if strides are not known."""
         if self.strides is None:
             return True
         step = 1
@@ -63,19 +63,19 @@ class RecordedTensors:
 class RecordedNumber:
     """A number or truth value."""
 
-    value: Number | None  #: None where it was not recorded
+    value: Number | None  #: None: not recorded
 
 
 @dataclass(frozen=True)
 class RecordedNumbers:
     """A list of numbers or truth values."""
 
-    values: tuple[Number, ...] | None  #: None where they were not recorded
+    values: tuple[Number, ...] | None  #: None: not recorded
 
 
 @dataclass(frozen=True)
 class RecordedNothing:
-    """None, or what the profiler does not record."""
+    """None, or a value that the profiler does not record."""
 
 
 RecordedValue = (
@@ -121,7 +121,17 @@ def recorded_values(call: RecordedCall) -> list[RecordedValue]:
 def _value(
     type_name: str, dims: object, strides: object, text: str | None
 ) -> RecordedValue:
-    """Return an argument, given its entries of the four lists; None for lists that are missing."""
+    """Return the value of an argument.
+
+    Args:
+        type_name: its entry in `Input type`.
+        dims: its entry in `Input Dims`.
+        strides: its entry in `Input Strides`; None without this list.
+        text: its entry in `Concrete Inputs`; None without this list.
+
+    Raises:
+        NotReproducibleError: the entries are invalid.
+    """
     if type_name in TORCH_TYPES:
         return _tensor(dims, strides, type_name)
     if type_name == "TensorList":
@@ -199,7 +209,7 @@ def number_of(text: str) -> Number:
 
 
 def _unusual_number(text: str) -> Number:
-    """Return what Python writes in another way: `inf`, `nan`, `(1,2)` for a complex number."""
+    """Return a number that Python writes differently: `inf`, `nan`, or `(1,2)` if it is complex."""
     match = _COMPLEX.fullmatch(text.strip())
     try:
         if match is not None:

@@ -1,4 +1,4 @@
-"""The script of a trace, and what went into it."""
+"""The reproduction of operations of a trace: what was recorded, and the script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reproduction:
 
     @property
     def count(self) -> int:
-        """How many operations the script runs."""
+        """The number of operations that the script runs."""
         return self._written.count
 
     @property

@@ -1,4 +1,4 @@
-"""The schemas of PyTorch's operations, as `store_schemas.py` has stored them."""
+"""The schemas of PyTorch's operations, from the file that `store_schemas.py` wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARAMETER: Final = re.compile(
 )
 #: A comma that separates parameters, not items of a default such as `[0, 1]`.
 _SEPARATOR: Final = re.compile(r", (?![^\[]*\])")
-#: Types that differ in how PyTorch traces sizes, not in what a call takes.
+#: Types that differ only in how PyTorch traces sizes. A call takes the same values for both.
 _SAME_TYPES: Final = {"SymInt": "int", "SymBool": "bool", "SymFloat": "float"}
 
 
@@ -26,13 +26,13 @@ class Parameter:
     """A parameter of an operation."""
 
     name: str
-    base: str  #: its type without a list: `Tensor`, `Scalar`, `int`, `float`, `bool`, `str` …
+    base: str  #: the type, or the type of the items of a list: `Tensor`, `Scalar`, `int`, `str` …
     is_list: bool = False
-    is_optional: bool = False  #: whether None may be passed
-    has_optional_items: bool = False  #: whether it is a list that may have None in it
-    is_keyword: bool = False  #: whether it must be passed by its name
+    is_optional: bool = False  #: True if None may be passed
+    has_optional_items: bool = False  #: True for a list that may contain None
+    is_keyword: bool = False  #: True if it must be passed by its name
     has_default: bool = False
-    default: object = None  #: a number, list or text; None without one
+    default: object = None  #: a number, list or text; None without a default
 
     @property
     def is_tensor(self) -> bool:
@@ -44,8 +44,8 @@ class Parameter:
 class Schema:
     """An overload of an operation."""
 
-    name: str  #: of the operation, such as `aten::add`
-    overload: str  #: such as `Tensor`; `default` where PyTorch gives it no name
+    name: str  #: the operation, such as `aten::add`
+    overload: str  #: such as `Tensor`; `default` if PyTorch gives it no name
     parameters: tuple[Parameter, ...]
 
 
@@ -56,7 +56,7 @@ class SchemaTable(NamedTuple):
     lines: dict[str, list[str]]  #: the overloads of each operation, as stored
 
     def overloads(self, name: str) -> list[Schema]:
-        """Return the overloads of an operation (`aten::add`); none of one that is not known."""
+        """Return the overloads of an operation such as `aten::add`; empty if it is unknown."""
         return [_schema(line) for line in self.lines.get(name, ())]
 
 
@@ -96,7 +96,7 @@ def _parameter(text: str, *, is_keyword: bool) -> Parameter:
         raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is not a parameter")
     default_text = match["default"]
     is_list = "[" in match["list"]
-    # `Tensor?[]` is a list of what may be None; `Tensor?` and `int[]?` may be None themselves.
+    # The items of `Tensor?[]` may be None; `Tensor?` and `int[]?` may be None themselves.
     has_optional_items = match["list"].startswith("?") and is_list
     is_optional = bool(match["optional"]) or match["list"] == "?"
     base = match["base"]

@@ -1,4 +1,4 @@
-"""The script that runs operations alone: a function for each, and what measures them."""
+"""Writes the script that runs operations in isolation: a function for each, and a benchmark."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tracelens_ext.reproduce.tensor_source import usual_half_type
 from tracelens_ext.text import encodable
 
 _TEMPLATE: Final = Path(__file__).with_name("templates") / "runtime.py"
-#: The first characters of each script.
+#: The first characters of every script.
 BEGINNING: Final = '"""Operations of '
 _OPERATIONS_MARK: Final = "# OPERATIONS\n"
 _STAND_INS_MARK: Final = "# STAND-INS\n"
 _MEASUREMENT_MARK: Final = "# MEASUREMENT\n"
-#: Line ends and other controls, which must not stand in a docstring.
+#: Line ends and other control characters, which must not occur in a docstring.
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-#: Operations that need a stand-in only where they convert 16-bit floats to float32.
+#: Operations that need a stand-in only if they convert 16-bit floats to float32.
 _CONVERTING: Final = ("aten::_softmax", "aten::_log_softmax")
 _MOST_NAME_CHARACTERS: Final = 120
 
@@ -53,7 +53,7 @@ class Refusal:
 
 
 def refusal_sentences(refusals: Sequence[Refusal]) -> list[str]:
-    """Return a message for each reason, which names the operations that it holds for."""
+    """Return a message for each reason, with the operations that cannot be reproduced."""
     refusals_by_reason: defaultdict[str, list[Refusal]] = defaultdict(list)
     for refusal in refusals:
         refusals_by_reason[refusal.reason].append(refusal)
@@ -89,19 +89,20 @@ class _TemplateFunction:
 
 @dataclass(frozen=True)
 class _Template:
-    """The parts of a script that are the same for all operations."""
+    """The parts of a script that do not depend on the operations."""
 
     before: str
     functions: tuple[_TemplateFunction, ...]
     after: str
 
     def functions_for(self, operations: Collection[str]) -> list[str]:
-        """Return the stand-ins for operations, and the helpers that these call."""
+        """Return the source of the stand-ins for operations, and of the helpers they call."""
         sources: dict[str, str] = {}
         for function in self.functions:
             if function.operation in operations:
                 sources[function.name] = function.source
         helpers = [function for function in self.functions if not function.operation]
+        # Helpers only call helpers before them, so the last one comes first here.
         for helper in reversed(helpers):
             call = re.compile(rf"\b{helper.name}\(")
             if any(call.search(source) for source in sources.values()):
@@ -137,7 +138,7 @@ def write_script(specification: Specification) -> Script:
 
 
 def _may_need_stand_in(operation: RecordedOperation) -> bool:
-    """Return whether a backend may have no kernel for an operation."""
+    """Return whether a backend may lack a kernel for an operation."""
     if operation.call.name in _CONVERTING:
         return bool(operation.call.concrete) and "True" in (
             operation.call.concrete or ()
@@ -151,7 +152,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return a text from a trace so that it can stand on one line of a script."""
+    """Return a text from a trace in a form that fits on one line of a script."""
     single_line = _CONTROLS.sub(" ", encodable(text))
     if len(single_line) <= _MOST_NAME_CHARACTERS:
         return single_line
@@ -215,7 +216,7 @@ def _refusal_source(refusal: Refusal) -> str:
 
 
 def string_literal(text: str) -> str:
-    """Return a text as a Python literal in double quotes that has ASCII characters only."""
+    """Return a text as a Python literal in double quotes with only ASCII characters."""
     escaped = encodable(text).encode("unicode_escape").decode("ascii")
     quoted = escaped.replace('"', '\\"')
     return f'"{quoted}"'

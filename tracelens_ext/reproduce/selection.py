@@ -1,4 +1,4 @@
-"""Select operations of a trace for a script, with what was recorded about them."""
+"""Selects operations of a trace for a script, and collects what was recorded about them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from tracelens_ext.trace.lookup import values_at
 
 #: Number of operations in a script by default.
 DEFAULT_TOP: Final = 10
-#: What is kept of the names of kernels, and of the operations below one.
+#: The most names of kernels that are kept for an operation.
 _MOST_KERNELS: Final = 20
+#: The most operations below an operation that are kept.
 _MOST_CHILDREN: Final = 200
 
 
@@ -53,7 +54,7 @@ class ReproductionContext(AnalysisContext, Protocol):
         """Return the operations and their roofline times."""
 
     def findings(self) -> Findings:
-        """Return what would save the most wall time."""
+        """Return the findings of the trace."""
 
     def get_df_kernel_launchers_unique_args(self) -> pd.DataFrame:
         """Return GPU time by operation and its arguments."""
@@ -61,19 +62,22 @@ class ReproductionContext(AnalysisContext, Protocol):
 
 @dataclass(frozen=True)
 class OperationChoice:
-    """The conditions for selected operations."""
+    """The conditions that selected operations meet; None: no condition."""
 
-    op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
+    op: str | re.Pattern[str] | None = None  #: a pattern in the names of operations
     row: int | None = None  #: a row of the table `ops_unique_args`, from 1
     finding: str | None = None  #: the id of a finding
     top: int = DEFAULT_TOP  #: maximum number, longest GPU time first; 0 for all
 
 
 class _Calls(NamedTuple):
-    """The CPU operations that launched GPU work, by name and arguments; k groups of c calls."""
+    """The c CPU operations that launched GPU work, in k groups of equal name and arguments.
+
+    Groups are numbered by their total time, the longest first.
+    """
 
     launcher: Int64Array  #: index of each call into the launchers, (c,)
-    group: Int64Array  #: of each call, the longest total time first, (c,)
+    group: Int64Array  #: the group of each call, (c,)
     first: Int64Array  #: the first call of each group, (k,)
     total_ns: Int64Array  #: GPU time of each group, (k,)
 
@@ -84,7 +88,7 @@ def select_operations(
     """Return what was recorded about the selected operations.
 
     Raises:
-        UsageError: there are none.
+        UsageError: no operation is selected.
     """
     calls = _grouped_calls(context)
     if not len(calls.first):
@@ -105,10 +109,10 @@ def select_operations(
 def chosen_of_specification(
     specification: Specification, choice: OperationChoice, path: PurePath
 ) -> Specification:
-    """Return the operations of a specification that are chosen, with their numbers.
+    """Return the selected operations of a specification, with their old numbers.
 
     Raises:
-        UsageError: there are none, or the choice needs the trace.
+        UsageError: no operation is selected, or the choice needs the trace.
     """
     if choice.row is not None or choice.finding is not None:
         raise UsageError(f"{path}: --row and --finding need the trace itself")
@@ -148,7 +152,7 @@ def _grouped_calls(context: ReproductionContext) -> _Calls:
 def _chosen_groups(
     context: ReproductionContext, calls: _Calls, choice: OperationChoice
 ) -> BoolArray:
-    """Return which groups all conditions choose, (k,)."""
+    """Return which groups meet all conditions, (k,)."""
     trace = context.trace
     is_chosen = np.ones(len(calls.first), dtype=bool)
     pattern = user_pattern(choice.op, "op")
@@ -188,8 +192,8 @@ def _groups_of_finding(
 ) -> BoolArray:
     """Return the groups behind a finding, (k,).
 
-    These are the operations that launched the GPU events to which the finding attributes time; of a
-    finding about idle time those that it names.
+    These are the operations that launched the GPU events of the finding. If the finding is about
+    idle time, they are the operations that it names as places.
     """
     finding = _finding(context.findings(), finding_id)
     launchers = context.launchers
@@ -214,9 +218,9 @@ def _finding(findings: Findings, finding_id: str) -> Finding:
     for finding in findings.findings:
         if finding.id == new_finding_id(finding_id):
             return finding
-    known = ", ".join(finding.id for finding in findings.findings) or "none"
+    available = ", ".join(finding.id for finding in findings.findings) or "none"
     raise UsageError(
-        f"--finding {finding_id}: the trace has no such finding; it has: {known}"
+        f"--finding {finding_id}: the trace has no such finding; it has: {available}"
     )
 
 
@@ -245,17 +249,17 @@ def _operations(
     times = _times(launchers, calls)
     kernels = _kernels(context, calls, chosen)
     operations = []
-    for place, group in enumerate(chosen.tolist()):
-        call = recorded_calls[place]
+    for index, group in enumerate(chosen.tolist()):
+        call = recorded_calls[index]
         children: tuple[RecordedCall, ...] = ()
         if call.name in SHOWN_BY_CHILDREN:
-            children = _children(context, int(first_rows[place]))
+            children = _children(context, int(first_rows[index]))
         operation = RecordedOperation(
-            number=place + 1,
+            number=index + 1,
             call=call,
             calls=len(times[group]),
             gpu_us=_statistics(times[group]),
-            kernels=kernels[place],
+            kernels=kernels[index],
             children=children,
         )
         operations.append(operation)
@@ -272,7 +276,7 @@ def _times(launchers: Launchers, calls: _Calls) -> list[Int64Array]:
 
 
 def _statistics(durations_ns: Int64Array) -> RecordedTimes:
-    """Return what the GPU times of calls come to, given in ascending order."""
+    """Return statistics of the GPU times of calls, which are in ascending order."""
     durations_us = durations_ns / NS_PER_US
     total_ns = int(durations_ns.sum())
     return RecordedTimes(
@@ -286,22 +290,23 @@ def _statistics(durations_ns: Int64Array) -> RecordedTimes:
 def _kernels(
     context: ReproductionContext, calls: _Calls, chosen: Int64Array
 ) -> list[tuple[str, ...]]:
-    """Return the distinct names of the GPU events of some groups, those of each sorted."""
+    """Return the distinct names of the GPU events of each chosen group, sorted."""
     launchers = context.launchers
     gpu_events = context.gpu_events
-    place_of_group = np.full(len(calls.first), NONE, dtype=np.int64)
-    place_of_group[chosen] = np.arange(len(chosen))
-    place_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
-    place_of_launcher[calls.launcher] = place_of_group[calls.group]
-    place_of_gpu = values_at(place_of_launcher, launchers.of_gpu)
-    events = np.flatnonzero(place_of_gpu != NONE)
-    place = place_of_gpu[events]
+    # From groups to launchers to GPU events: the index in `chosen`, `NONE` for all others.
+    index_of_group = np.full(len(calls.first), NONE, dtype=np.int64)
+    index_of_group[chosen] = np.arange(len(chosen))
+    index_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
+    index_of_launcher[calls.launcher] = index_of_group[calls.group]
+    index_of_gpu = values_at(index_of_launcher, launchers.of_gpu)
+    events = np.flatnonzero(index_of_gpu != NONE)
+    index = index_of_gpu[events]
     name = gpu_events.name[events]
-    first_of_pair, _ = number_groups([place, name])
+    first_of_pair, _ = number_groups([index, name])
     names: list[list[str]] = [[] for _ in range(len(chosen))]
     for event in first_of_pair.tolist():
-        names[place[event]].append(gpu_events.trace.names[name[event]])
-    return [tuple(sorted(several)[:_MOST_KERNELS]) for several in names]
+        names[index[event]].append(gpu_events.trace.names[name[event]])
+    return [tuple(sorted(names_of_group)[:_MOST_KERNELS]) for names_of_group in names]
 
 
 def _children(context: ReproductionContext, row: int) -> tuple[RecordedCall, ...]:
@@ -331,20 +336,20 @@ def _recorded_calls(
         columns.append([_entries(value) for value in values])
     dims, types, strides, concrete = columns
     calls = []
-    for place, name in enumerate(trace.name[rows].tolist()):
+    for index, name in enumerate(trace.name[rows].tolist()):
         call = RecordedCall(
             name=trace.names[name],
-            dims=dims[place] or (),
-            types=_texts(types[place]) or (),
-            strides=strides[place],
-            concrete=_texts(concrete[place]),
+            dims=dims[index] or (),
+            types=_texts(types[index]) or (),
+            strides=strides[index],
+            concrete=_texts(concrete[index]),
         )
         calls.append(call)
     return calls
 
 
 def _entries(value: object) -> tuple[Any, ...] | None:
-    """Return the entries of an argument; None for one that is missing, or no list."""
+    """Return the entries of an argument; None if it is missing or not a list."""
     return value if isinstance(value, tuple) else None
 
 
@@ -382,5 +387,5 @@ def _key(
     types: Sequence[str],
     concrete: Sequence[str],
 ) -> RecordedCall:
-    """Return what operations have in common that a performance model judges alike."""
+    """Return a key for operations that have the same performance model and cost."""
     return RecordedCall(name, tuple(dims), tuple(types), None, tuple(concrete))

@@ -1,4 +1,4 @@
-"""What was recorded about operations: all that a script needs, without the trace.
+"""The specification of a script: what was recorded about operations, without the trace.
 
 `tracelens-ext reproduce --json` prints it as JSON.
 """
@@ -25,12 +25,13 @@ class RecordedCall:
     """An operation and its n arguments, as PyTorch's profiler writes them."""
 
     name: str  #: such as `aten::mm`
-    #: the sizes of each tensor; a list of sizes for a list of tensors; empty for others, (n,)
+    #: For each argument the sizes of a tensor, a list of sizes for a list of tensors, or an empty
+    #: tuple, (n,).
     dims: tuple[Any, ...] = ()
     types: tuple[str, ...] = ()  #: such as `float`, `Scalar` or `TensorList`, (n,)
-    #: in elements, structured like `dims`; None if the trace has none, (n,)
+    #: strides in elements, structured like `dims`, (n,); None: not recorded
     strides: tuple[Any, ...] | None = None
-    #: numbers and lists as text, empty for others; None if the trace has none, (n,)
+    #: numbers and lists as text, empty for other arguments, (n,); None: not recorded
     concrete: tuple[str, ...] | None = None
 
 
@@ -45,7 +46,7 @@ class RecordedTimes:
 
     @property
     def are_finite(self) -> bool:
-        """Whether all of them are numbers that a script can have."""
+        """True if all times are finite."""
         times = (self.median, self.shortest, self.longest, self.total)
         return all(map(isfinite, times))
 
@@ -54,16 +55,18 @@ class RecordedTimes:
 class RecordedOperation:
     """An operation of a trace; calls with equal arguments are one operation."""
 
-    number: int  #: in the script, from 1
+    number: int  #: number in the script, from 1
     call: RecordedCall
-    calls: int = 1  #: number of its calls in the trace
-    gpu_us: RecordedTimes | None = None
+    calls: int = 1  #: number of calls in the trace
+    gpu_us: RecordedTimes | None = None  #: in the trace, or in the later of two traces
     before_us: RecordedTimes | None = None  #: in the earlier of two traces
     kernels: tuple[str, ...] = ()  #: the names of the GPU events of a call
     #: the operations below a call, if they show what its arguments do not
     children: tuple[RecordedCall, ...] = ()
-    flops: int | None = None  #: of one call, by its performance model
-    moved_bytes: int | None = None  #: that one call must move, by its performance model
+    flops: int | None = None  #: FLOPs of a call, by its performance model
+    moved_bytes: int | None = (
+        None  #: bytes that a call must move, by its performance model
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Specification:
     operations: tuple[RecordedOperation, ...]
 
     def as_json(self) -> str:
-        """Return the document, an operation a line."""
+        """Return the JSON document, with one operation per line."""
         lines = [
             json.dumps(_without_defaults(operation)) for operation in self.operations
         ]

@@ -1,8 +1,8 @@
-"""Store the schemas of PyTorch's operations, so that a script can be written without PyTorch.
+"""Stores the schemas of PyTorch's operations, so that scripts can be written without PyTorch.
 
-`python -m tracelens_ext.reproduce.store_schemas`, where PyTorch can be imported, writes the file
+`python -m tracelens_ext.reproduce.store_schemas`, in an environment with PyTorch, writes the file
 that `schemas.py` reads: PyTorch's version, then a line for each overload of each `aten::` operation
-that the dispatcher knows, without what only PyTorch needs (results and aliases).
+that the dispatcher knows. Results and aliases, which only PyTorch needs, are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import FunctionSchema
 
 _NAMESPACE: Final = "aten::"
-#: `(a!)`, `(a -> *)`: what an argument shares its memory with.
+#: The alias of an argument, which tells the memory that it shares: `(a!)`, `(a -> *)`.
 _ALIAS: Final = re.compile(r"\([a-z|]*!?( -> [^)]*)?\)(?=[\[? ])")
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     lines = sorted(_lines(torch._C._jit_get_all_schemas()))
     lines.insert(0, f"# PyTorch {torch.__version__.partition('+')[0]}")
     text = "\n".join(lines) + "\n"
-    # Without a time stamp the same schemas are the same bytes.
+    # Without a time stamp, the same schemas always give the same bytes.
     SCHEMA_FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 

@@ -1,4 +1,4 @@
-"""Operations that are stored in a file of their own: specifications, and replay files of TraceLens.
+"""Reads operations from files other than traces: specifications, and replay files of TraceLens.
 
 A replay file (TraceLens, `EventReplay/batched_replay.py`) is a JSON list of
 `{"op_name": …, "count": …, "replay_ir": {"list_pos_args": […], "list_kwargs": […]}}`; an argument
@@ -25,10 +25,10 @@ from tracelens_ext.reproduce.specification import (
 )
 
 _GZIP: Final = b"\x1f\x8b"
-#: What a file of each kind has near its beginning, and a trace does not.
-_BEGINNING_BYTES: Final = 65_536
+#: Texts that a file of each kind contains in its first bytes, and a trace does not.
 _SIGNS: Final = (FORMAT.encode(), b'"replay_ir"')
-#: More than any such file has; a trace is never read for one.
+_BEGINNING_BYTES: Final = 65_536
+#: More bytes than any such file has.
 _MOST_BYTES: Final = 1_000_000_000
 
 
@@ -36,7 +36,7 @@ def read_stored_operations(path: Path) -> Specification | None:
     """Return the operations that a file stores; None for a file of another kind.
 
     Raises:
-        UsageError: it is such a file, but damaged.
+        UsageError: the file is damaged.
     """
     if not path.is_file():
         return None
@@ -79,7 +79,7 @@ def _of_replay_file(document: object, path: Path) -> Specification:
 
 
 def _of_entry(number: int, entry: Mapping[str, Any]) -> RecordedOperation:
-    """Return the operation of an entry, with its arguments as a trace has them."""
+    """Return the operation of an entry, with its arguments in the form of a trace."""
     replayed = entry["replay_ir"]
     arguments = list(replayed["list_pos_args"]) + list(replayed["list_kwargs"])
     recorded = [_as_recorded(argument["value"]) for argument in arguments]
@@ -95,7 +95,7 @@ def _of_entry(number: int, entry: Mapping[str, Any]) -> RecordedOperation:
 
 
 class _RecordedArgument(NamedTuple):
-    """An argument as a trace has it."""
+    """An argument in the form of a trace."""
 
     type: str = ""
     dims: tuple[Any, ...] = ()
@@ -104,7 +104,7 @@ class _RecordedArgument(NamedTuple):
 
 
 def _as_recorded(value: object) -> _RecordedArgument:
-    """Return how a trace has the value of an argument."""
+    """Return the value of an argument in the form of a trace."""
     if isinstance(value, Mapping):
         return _RecordedArgument(
             type=str(value["dtype"]),

@@ -21,7 +21,7 @@ _LIST_TYPE_IS_GUESSED: Final = "dtype guessed: not recorded for tensors in lists
 def tensor_argument(
     tensor: RecordedTensor, torch_type: str, filling: Filling
 ) -> ArgumentSource:
-    """Return what creates a tensor: `inputs.normal((4, 8), torch.float32)`."""
+    """Return the code that creates a tensor: `inputs.normal((4, 8), torch.float32)`."""
     arguments = []
     if filling.method == "constant":
         arguments.append(repr(filling.value))
@@ -38,7 +38,7 @@ def tensor_argument(
 def tensor_list_argument(
     value: RecordedTensors, torch_type: str, filling: Filling
 ) -> ArgumentSource:
-    """Return what creates a list of tensors."""
+    """Return the code that creates a list of tensors."""
     if not value.tensors:
         return ArgumentSource("[]")
     items = [tensor_argument(tensor, torch_type, filling) for tensor in value.tensors]
@@ -46,7 +46,7 @@ def tensor_list_argument(
 
 
 def usual_half_type(operations: Sequence[RecordedOperation]) -> str:
-    """Return the 16-bit float type of most operations, which lists probably have, too."""
+    """Return the 16-bit float type of most operations, probably also that of tensors in lists."""
     counts = Counter[str]()
     for operation in operations:
         half_types = set(operation.call.types) & {_BFLOAT16, HALF}
@@ -59,7 +59,7 @@ def type_in_lists(operation: RecordedOperation, half_type: str) -> str:
 
     Args:
         operation: what was recorded about it.
-        half_type: the type that 16-bit floats have if the names do not say which.
+        half_type: the type of 16-bit floats if the names do not tell it.
     """
     recorded = Operation(operation.call.name, kernels=operation.kernels)
     element_type = recorded.kind_in_kernels

@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-from tracelens_ext.analysis.idle_time.causes import (
-    CAUSES,
-    ClassifiedGaps,
-    time_by_cause,
-)
+from tracelens_ext.analysis.idle_time.causes import CAUSES, time_by_cause
+from tracelens_ext.analysis.idle_time.classification import ClassifiedGaps
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents

@@ -13,7 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps, classify_gaps
+from tracelens_ext.analysis.idle_time.classification import (
+    ClassifiedGaps,
+    classify_gaps,
+)
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     HostIntervals,
     event_labels,

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import CAUSES
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels.statistics import simple_codes
 from tracelens_ext.errors import UsageError

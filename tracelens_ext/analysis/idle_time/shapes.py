@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.trace import NS_PER_MS, Int64Array, IntArray, grouping
 from tracelens_ext.trace.caching import cached_per_object

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.idle_time.causes import (
-    CAUSES,
-    Cause,
+from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause
+from tracelens_ext.analysis.idle_time.classification import (
     ClassifiedGaps,
     classify_gaps,
 )

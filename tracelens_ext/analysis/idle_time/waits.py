@@ -1,15 +1,18 @@
-"""Idle time after the CPU waited for the GPU until that had nothing left to do.
+"""Idle time after the CPU has waited until the GPU had no work left.
 
     CPU   launches ── waits ──────────┐ launches   launches   launches …
     GPU   ── works ───────────────── E  idle works  idle works  works works …
 
-When such a wait returns, the queue of the GPU is empty and the CPU is behind. Until it is ahead
-again, the GPU idles before each launch. Without the wait the CPU would have launched earlier by as
-long as it waited: so much idle time belongs to the wait. But where the CPU needs more time between
-two waits than the GPU, the GPU would idle for the difference without waits, too. A millisecond or
-more without any launch is a phase of the CPU. Right after a wait it would have run beside the work
-that was waited for; later on it has nothing to do with the wait. Many such phases are pauses of
-the program.
+When such a wait returns, the queue of the GPU is empty: the CPU is behind. Until the CPU is ahead
+again, the GPU is idle before each launch. Without the wait, the CPU would have launched earlier, by
+the time that it waited. So this much of the idle time belongs to the wait, at most.
+
+* If the CPU needs more time between two waits than the GPU, the GPU would be idle for the
+  difference even without waits. This difference does not belong to the wait.
+* Idle time of a millisecond or more without any launch is a phase in which the CPU does something
+  else. If it follows directly after a wait, it belongs to the wait: without the wait, it would have
+  run at the same time as the GPU work. A later phase has nothing to do with the wait.
+* If there are many of these phases, they are pauses of the program and belong to no wait.
 """
 
 from __future__ import annotations
@@ -31,38 +34,42 @@ from tracelens_ext.trace.gpu_events import GpuEvents, Scope, find_tracks
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.lookup import values_at
 
-#: The CPU is ahead again when work waits in the queue for this share of the wait.
+#: The CPU is ahead again when the queue holds work for more than this share of the wait.
 _AHEAD_SHARE = 0.5
-#: A wait counts if it is no shorter than this share of those before it since the CPU was ahead.
-_LONG_SHARE = 0.5
-#: Who launches nothing for so long does not catch up, but works on something else.
+#: A wait counts if its debt is at least this share of the largest debt since the CPU was ahead.
+_MIN_SHARE_OF_LONGEST = 0.5
+#: If the CPU launches nothing for this time, it does not catch up but does something else.
 _PHASE_NS = 1_000_000
-#: So many phases after waits, and more, are pauses of the program.
-_MOST_PHASES_OF_WAITS = 3
-_ALL_OF_IT = np.iinfo(np.int64).max // 2
+#: If there are more phases than this, they are pauses of the program and belong to no wait.
+_MAX_PHASES_OF_WAITS = 3
+#: A lack that is larger than every debt.
+_UNLIMITED_NS = np.iinfo(np.int64).max // 2
 
 
 class IdleTime(NamedTuple):
-    """Intervals of idle time by track and time, p of them."""
+    """The p intervals of idle time by track and time."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
     end: Int64Array  #: ns since the trace's first event, (p,)
-    track: IntArray  #: an index, (p,)
-    thread: IntArray  #: the thread that launched what ended the idle time, `NONE` if unknown, (p,)
-    is_late: BoolArray  #: True where the GPU waits for that launch, or for it to take effect, (p,)
+    track: IntArray  #: the index of the stream or device, (p,)
+    #: the thread that launched the event after the idle time, `NONE` if unknown, (p,)
+    thread: IntArray
+    is_late: BoolArray  #: the GPU waits for this launch, or for the launch to take effect, (p,)
 
 
 class IdleAfterWaits(NamedTuple):
-    """What of p intervals of idle time belongs to waits."""
+    """The parts of p intervals of idle time that belong to waits."""
 
-    length: Int64Array  #: so much from the beginning of each interval, ns, (p,)
-    call: Int64Array  #: row of the call that waited, `NONE` where nothing belongs to one, (p,)
+    length: (
+        Int64Array  #: the length of the part, from the start of each interval, ns, (p,)
+    )
+    call: Int64Array  #: the row of the call that waited, `NONE` if there is no such part, (p,)
 
 
 class _Waits(NamedTuple):
-    """The waits of a thread by time, which are apart, w of them."""
+    """The w waits of a thread by time; they do not overlap."""
 
-    row: Int64Array  #: the call, (w,)
+    row: Int64Array  #: the call that waited, (w,)
     start: Int64Array  #: ns since the trace's first event, (w,)
     end: Int64Array  #: ns since the trace's first event, (w,)
 
@@ -71,52 +78,54 @@ class _Waits(NamedTuple):
         """The length of each wait, ns, (w,)."""
         return self.end - self.start
 
-    def last_before(self, time: Int64Array) -> Int64Array:
-        """Return the last wait that has ended by some times, `NONE` (-1) without one."""
+    def last_ended(self, time: Int64Array) -> Int64Array:
+        """Return the last wait that has ended by each time, `NONE` (-1) without one."""
         return np.searchsorted(self.end, time, side="right") - 1
 
 
 def idle_after_waits(
-    work: GpuEvents, scope: Scope, idle: IdleTime, calls: Int64Array
+    gpu_events: GpuEvents, scope: Scope, idle: IdleTime, calls: Int64Array
 ) -> IdleAfterWaits:
-    """Return which idle time belongs to waits of the CPU; see the module.
+    """Return the idle time that belongs to waits of the CPU, as the module describes.
 
     Args:
-        work: the GPU events.
-        scope: of which the tracks are.
+        gpu_events: the GPU events.
+        scope: the scope of the tracks, streams or devices.
         idle: all idle time of the tracks.
-        calls: rows of the calls that wait for the GPU, by thread and start.
+        calls: the rows of the calls that wait for the GPU, by thread and start.
     """
     length = np.zeros(len(idle.start), dtype=np.int64)
     call = np.full(len(idle.start), NONE, dtype=np.int64)
-    thread_of_call = work.trace.thread[calls]
+    thread_of_call = gpu_events.trace.thread[calls]
     may_follow = idle.is_late & np.isin(idle.thread, thread_of_call)
     candidates = np.flatnonzero(may_follow)
     track_of_candidate = idle.track[candidates]
     for track in np.unique(track_of_candidate).tolist():
         idle_of_track = candidates[track_of_candidate == track]
-        queue = _queue(work, scope, track)
-        busy = _busy_times(work, scope, track)
-        kernels = _busy_times(work, scope, track, only_kernels=True)
+        queue = _queue_of_track(gpu_events, scope, track)
+        busy = _busy_times(gpu_events, scope, track)
+        kernels = _busy_times(gpu_events, scope, track, only_kernels=True)
         thread_of_idle = idle.thread[idle_of_track]
         for thread in np.unique(thread_of_idle).tolist():
-            late = idle_of_track[thread_of_idle == thread]
+            idle_of_thread = idle_of_track[thread_of_idle == thread]
             catching_up = _CatchingUp(
-                waits=_waits_of_thread(work, calls[thread_of_call == thread]),
+                waits=_waits_of_thread(gpu_events, calls[thread_of_call == thread]),
                 queue=queue,
                 busy=busy,
                 kernels=kernels,
-                last_launch=_last_launch(work, thread),
+                last_launch=_last_launch(gpu_events, thread),
             )
-            after_waits = catching_up.belonging(idle.start[late], idle.end[late])
-            length[late] = after_waits.length
-            call[late] = after_waits.call
+            after_waits = catching_up.idle_after_waits(
+                idle.start[idle_of_thread], idle.end[idle_of_thread]
+            )
+            length[idle_of_thread] = after_waits.length
+            call[idle_of_thread] = after_waits.call
     return IdleAfterWaits(length, call)
 
 
-def _waits_of_thread(work: GpuEvents, calls: Int64Array) -> _Waits:
-    """Return calls of a thread that are not inside of others."""
-    trace = work.trace
+def _waits_of_thread(gpu_events: GpuEvents, calls: Int64Array) -> _Waits:
+    """Return the waits of a thread: its calls, by start, that are not within other calls."""
+    trace = gpu_events.trace
     latest_end = np.maximum.accumulate(trace.end_of(calls))
     end_before = np.append(0, latest_end)[:-1]
     is_outermost = trace.ts[calls] >= end_before
@@ -126,178 +135,250 @@ def _waits_of_thread(work: GpuEvents, calls: Int64Array) -> _Waits:
     return _Waits(row=rows, start=start, end=end)
 
 
-def _last_launch(work: GpuEvents, thread: int) -> int:
-    """Return when a thread launched last, ns since the trace's first event."""
-    launches = work.tree.launch_of_gpu[work.tree.linked]
-    of_thread = launches[work.trace.thread[launches] == thread]
-    return int(work.trace.end_of(of_thread).max(initial=0))
+def _last_launch(gpu_events: GpuEvents, thread: int) -> int:
+    """Return the end of the last launch of a thread, ns since the trace's first event."""
+    launches = gpu_events.tree.launch_of_gpu[gpu_events.tree.linked]
+    launches_of_thread = launches[gpu_events.trace.thread[launches] == thread]
+    return int(gpu_events.trace.end_of(launches_of_thread).max(initial=0))
 
 
 class _Queue(NamedTuple):
-    """What was launched on a track, by the time of the launch, q events."""
+    """The q events that were launched on a track, by the time of the launch."""
 
-    launched: Int64Array  #: when, ns since the trace's first event, (q,)
-    done: Int64Array  #: when that and all that was launched before has ended, ns, (q,)
+    launch_time: Int64Array  #: when each event was launched, ns since the trace's first event, (q,)
+    #: when the event and all events launched before it have ended, ns, (q,)
+    done: Int64Array
 
     def length_at(self, time: Int64Array) -> Int64Array:
-        """Return how long the GPU goes on with what was launched before some times, ns."""
-        last = np.searchsorted(self.launched, time, side="left") - 1
-        remaining: Int64Array = values_at(self.done, last, missing=0) - time
+        """Return how long the GPU still works on the events launched before each time, ns."""
+        last_launched = np.searchsorted(self.launch_time, time, side="left") - 1
+        remaining: Int64Array = values_at(self.done, last_launched, missing=0) - time
         return remaining.clip(0)
 
 
-def _queue(work: GpuEvents, scope: Scope, track: int) -> _Queue:
-    """Return what was launched on a track."""
-    of_track = find_tracks(work, scope).of_gpu == track
-    events = np.flatnonzero(of_track & work.tree.linked)
-    launch = work.tree.launch_of_gpu[events]
-    launched = work.trace.ts[launch]
-    order = np.argsort(launched, kind="stable")
-    end = work.end[events[order]]
+def _queue_of_track(gpu_events: GpuEvents, scope: Scope, track: int) -> _Queue:
+    """Return the events that were launched on a track."""
+    is_on_track = find_tracks(gpu_events, scope).of_gpu == track
+    events = np.flatnonzero(is_on_track & gpu_events.tree.linked)
+    launch = gpu_events.tree.launch_of_gpu[events]
+    launch_time = gpu_events.trace.ts[launch]
+    order = np.argsort(launch_time, kind="stable")
+    end = gpu_events.end[events[order]]
     done = np.maximum.accumulate(end)
-    return _Queue(launched=launched[order], done=done)
+    return _Queue(launch_time=launch_time[order], done=done)
 
 
-class _Times(NamedTuple):
-    """Intervals of time, ascending and apart."""
+class _BusyTimes(NamedTuple):
+    """Intervals of time in ascending order, which do not overlap."""
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array  #: ns since the trace's first event
 
     def between(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return how much of them lies between some times, ns."""
+        """Return the time of the intervals between each start and end, ns."""
         return self._until(end) - self._until(start)
 
     def _until(self, time: Int64Array) -> Int64Array:
+        """Return the time of the intervals until each time, ns.
+
+        It is the full length of all intervals that began earlier, less the part of the last of them
+        that is still to come.
+        """
         length = self.end - self.start
-        passed = np.append(0, np.cumsum(length))
-        begun = np.searchsorted(self.start, time, side="left")
-        last_end = values_at(self.end, begun - 1, missing=0)
-        unfinished = last_end - time
-        until: Int64Array = passed[begun] - unfinished.clip(0)
+        length_before = np.append(0, np.cumsum(length))
+        begun_count = np.searchsorted(self.start, time, side="left")
+        last_end = values_at(self.end, begun_count - 1, missing=0)
+        to_come = (last_end - time).clip(0)
+        until: Int64Array = length_before[begun_count] - to_come
         return until
 
 
 def _busy_times(
-    work: GpuEvents, scope: Scope, track: int, *, only_kernels: bool = False
-) -> _Times:
-    """Return when a track runs anything, or runs kernels."""
-    chosen = find_tracks(work, scope).of_gpu == track
+    gpu_events: GpuEvents, scope: Scope, track: int, *, only_kernels: bool = False
+) -> _BusyTimes:
+    """Return the times when a track runs GPU events, or only those when it runs kernels."""
+    is_chosen = find_tracks(gpu_events, scope).of_gpu == track
     if only_kernels:
-        chosen &= work.is_kernel
-    busy = union(work.start[chosen], work.end[chosen])
-    return _Times(start=busy.start, end=busy.end)
+        is_chosen &= gpu_events.is_kernel
+    busy = union(gpu_events.start[is_chosen], gpu_events.end[is_chosen])
+    return _BusyTimes(start=busy.start, end=busy.end)
+
+
+class _LongWaits(NamedTuple):
+    """The waits that leave the CPU behind; shorter waits on the way are left out."""
+
+    wait: Int64Array  #: indices of the waits, ascending, (l,)
+    catches_up: (
+        BoolArray  #: the CPU is ahead again before the next of these waits, (l,)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _CatchingUp:
-    """How a thread catches up with a track after its waits.
+    """A thread that catches up with a track after its waits.
+
+    The CPU owes the GPU the time that it waited: the debt of the wait. The idle time after the wait
+    pays the debt, until it is paid or the CPU is ahead again. An epoch is the time from one moment
+    when the CPU was ahead to the next.
 
     Attributes:
-        waits: those of the thread, w of them.
-        queue: what was launched on the track.
-        busy: when the track runs anything.
-        kernels: when it runs kernels.
-        last_launch: when the thread launched last, ns since the trace's first event.
+        waits: the w waits of the thread.
+        queue: the events that were launched on the track.
+        busy: the times when the track runs GPU events.
+        kernels: the times when the track runs kernels.
+        last_launch: the end of the last launch of the thread, ns since the trace's first event.
     """
 
     waits: _Waits
     queue: _Queue
-    busy: _Times
-    kernels: _Times
+    busy: _BusyTimes
+    kernels: _BusyTimes
     last_launch: int
 
-    def belonging(self, start: Int64Array, end: Int64Array) -> IdleAfterWaits:
-        """Return what of intervals of idle time, by time, belongs to the waits.
+    def idle_after_waits(self, start: Int64Array, end: Int64Array) -> IdleAfterWaits:
+        """Return the parts of intervals of idle time that belong to the waits.
 
-        The CPU owes the GPU what it waited. Each interval takes what is left of that debt, which
-        ends when the CPU is ahead again.
+        Args:
+            start: the ascending starts of the intervals, ns, (p,).
+            end: the end of each interval, ns, (p,).
         """
         debt = self._debt()
         if not debt.any():
             nothing = np.zeros(len(start), dtype=np.int64)
             return IdleAfterWaits(length=nothing, call=np.full_like(nothing, NONE))
-        ahead_again = self._ahead_again()
-        epoch_of_wait = np.searchsorted(ahead_again, self.waits.end, side="right")
-        longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
-        # Short waits on the way change nothing.
-        is_long = (debt > 0) & (debt >= _LONG_SHARE * longest_so_far)
-        long_waits = np.flatnonzero(is_long)
-        last_long = np.searchsorted(self.waits.end[long_waits], start, side="right") - 1
-        wait = values_at(long_waits, last_long)
-        epoch = np.searchsorted(ahead_again, start, side="right")
+        ahead_times = self._times_when_ahead()
+        epoch_of_wait = np.searchsorted(ahead_times, self.waits.end, side="right")
+        long_waits = _long_waits(debt, epoch_of_wait, len(ahead_times))
+
+        # The last long wait before each interval; it counts if it is in the same epoch.
+        end_of_long_wait = self.waits.end[long_waits.wait]
+        last_long_wait = np.searchsorted(end_of_long_wait, start, side="right") - 1
+        wait = values_at(long_waits.wait, last_long_wait)
+        epoch = np.searchsorted(ahead_times, start, side="right")
         is_behind = (wait != NONE) & (values_at(epoch_of_wait, wait) == epoch)
 
         length = np.where(is_behind, end - start, 0)
-        is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
-        length[is_later_phase] = 0
-        phases = np.flatnonzero(length >= _PHASE_NS)
-        if len(phases) > _MOST_PHASES_OF_WAITS:
-            length[phases] = 0
-        late_idle = grouping.sums(
-            group_index=wait + 1, values=length, group_count=len(debt) + 1
-        )[1:]
-        next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
-        catches_up = next_epoch > epoch_of_wait[long_waits]
-        lack = self._lack_without_waits(long_waits, catches_up)
-        limit = np.maximum(late_idle[long_waits] - lack, 0)
-        debt[long_waits] = np.minimum(debt[long_waits], limit)
+        self._exclude_phases(length, wait, start)
+        debt = self._limited_debt(debt, long_waits, wait, length)
 
-        taken_before = np.cumsum(length) - length
-        taken_before = taken_before - taken_before[np.searchsorted(wait, wait)]
-        debt_left = values_at(debt, wait, missing=0) - taken_before
-        taken = np.clip(debt_left, 0, length)
+        # Each interval pays what the earlier intervals of its wait have left of the debt.
+        paid_before = np.cumsum(length) - length
+        paid_before = paid_before - paid_before[np.searchsorted(wait, wait)]
+        remaining_debt = values_at(debt, wait, missing=0) - paid_before
+        paid = np.clip(remaining_debt, 0, length)
         row = values_at(self.waits.row, wait)
-        return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
-
-    def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
-        """Tell whether anything was launched between the ends of waits and some times."""
-        wait_end = values_at(self.waits.end, wait)
-        launched = self.queue.launched
-        before_end = np.searchsorted(launched, wait_end, side="left")
-        before_time = np.searchsorted(launched, time, side="left")
-        has_launched: BoolArray = before_time > before_end
-        return has_launched
-
-    def _enough(self) -> Int64Array:
-        """Return how much queued work keeps the CPU ahead after each wait, ns, (w,)."""
-        return (_AHEAD_SHARE * self.waits.duration).astype(np.int64)
-
-    def _ahead_again(self) -> Int64Array:
-        """Return when launches found the CPU ahead of the GPU, ns, ascending."""
-        launched = self.queue.launched
-        enough = values_at(self._enough(), self.waits.last_before(launched), missing=0)
-        return launched[self.queue.length_at(launched) > enough]
+        return IdleAfterWaits(paid, np.where(paid > 0, row, NONE))
 
     def _debt(self) -> Int64Array:
-        """Return how much idle time may belong to each wait, ns, (w,).
+        """Return the idle time that may belong to each wait, ns, (w,).
 
-        That is how long kernels ran meanwhile: with them the CPU could have worked at a time. What
-        it waits for copies is the copies' time.
+        It is the time of kernels during the wait: at this time, the CPU could have worked. Copies
+        do not count, because the wait for a copy is the time of the copy itself. A wait that did
+        not drain the queue has no debt.
         """
         waits = self.waits
-        kernels_meanwhile = self.kernels.between(waits.start, waits.end)
-        has_drained = self.queue.length_at(waits.end) <= self._enough()
-        return np.where(has_drained, kernels_meanwhile, 0)
+        kernels_during_wait = self.kernels.between(waits.start, waits.end)
+        has_drained = self.queue.length_at(waits.end) <= self._queue_when_ahead()
+        return np.where(has_drained, kernels_during_wait, 0)
 
-    def _lack_without_waits(
-        self, wait: Int64Array, catches_up: BoolArray
-    ) -> Int64Array:
-        """Return how long the GPU would idle after some waits if there were none, ns.
+    def _queue_when_ahead(self) -> Int64Array:
+        """Return the length of the queue above which the CPU is ahead after each wait, ns, (w,)."""
+        return (_AHEAD_SHARE * self.waits.duration).astype(np.int64)
 
-        By so much the CPU needs more time than the GPU until the next wait, unless it catches up
-        with the GPU before. After the last wait it is taken to do as after most of the others;
-        where there are no others and it needs more time, the wait explains nothing.
+    def _times_when_ahead(self) -> Int64Array:
+        """Return the times of launches before which the CPU was ahead of the GPU, ns, ascending."""
+        launch_time = self.queue.launch_time
+        last_wait = self.waits.last_ended(launch_time)
+        min_queue = values_at(self._queue_when_ahead(), last_wait, missing=0)
+        return launch_time[self.queue.length_at(launch_time) > min_queue]
+
+    def _exclude_phases(
+        self, length: Int64Array, wait: Int64Array, start: Int64Array
+    ) -> None:
+        """Set the length of intervals to 0 in which the CPU does something else.
+
+        A phase that directly follows a wait stays, unless there are many phases.
+
+        Args:
+            length: the length of each interval, modified, (p,).
+            wait: the wait before each interval, `NONE` without one, (p,).
+            start: the start of each interval, ns, (p,).
         """
+        is_phase = length >= _PHASE_NS
+        length[is_phase & self._has_launched(wait, start)] = 0
+        phases = np.flatnonzero(length >= _PHASE_NS)
+        if len(phases) > _MAX_PHASES_OF_WAITS:
+            length[phases] = 0
+
+    def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
+        """Tell whether an event was launched between the end of each wait and a time."""
+        wait_end = values_at(self.waits.end, wait)
+        launch_time = self.queue.launch_time
+        launches_before_end = np.searchsorted(launch_time, wait_end, side="left")
+        launches_before_time = np.searchsorted(launch_time, time, side="left")
+        has_launched: BoolArray = launches_before_time > launches_before_end
+        return has_launched
+
+    def _limited_debt(
+        self,
+        debt: Int64Array,
+        long_waits: _LongWaits,
+        wait: Int64Array,
+        length: Int64Array,
+    ) -> Int64Array:
+        """Return the debts without the idle time that the GPU would have even without the waits.
+
+        Args:
+            debt: the debt of each wait, ns, (w,).
+            long_waits: the waits that leave the CPU behind.
+            wait: the wait before each interval of idle time, `NONE` without one, (p,).
+            length: the length of each interval that may belong to its wait, ns, (p,).
+        """
+        # `NONE` is -1, so group 0 has the intervals without a wait, and is left out.
+        idle_after_wait = grouping.sums(
+            group_index=wait + 1, values=length, group_count=len(debt) + 1
+        )[1:]
+        lack = self._lack_without_waits(long_waits)
+        limit = np.maximum(idle_after_wait[long_waits.wait] - lack, 0)
+        limited = debt.copy()
+        limited[long_waits.wait] = np.minimum(debt[long_waits.wait], limit)
+        return limited
+
+    def _lack_without_waits(self, long_waits: _LongWaits) -> Int64Array:
+        """Return how long the GPU would be idle after each long wait if there were none, ns, (l,).
+
+        It is the time by which the CPU needs longer than the GPU until the next wait, or 0 if the
+        CPU catches up before the next wait. After the last wait, the CPU is assumed to catch up if
+        it does so after most of the other waits. If there are no other waits and the CPU needs
+        longer, the lack is unlimited, so no idle time belongs to the wait.
+        """
+        wait = long_waits.wait
         begin = self.waits.end[wait]
         next_start = np.append(self.waits.start[wait[1:]], self.last_launch)
         next_end = np.append(self.waits.end[wait[1:]], self.queue.done[-1:])
         cpu_time = next_start - begin
         gpu_time = self.busy.between(begin, np.maximum(next_end, begin))
         lack: Int64Array = np.maximum(cpu_time - gpu_time, 0)
-        lack[catches_up] = 0
+        lack[long_waits.catches_up] = 0
         if len(wait) == 1 and lack[0] > 0:
-            lack[0] = _ALL_OF_IT
+            lack[0] = _UNLIMITED_NS
         elif 2 * int((lack[:-1] == 0).sum()) > len(wait) - 1:
             lack[-1:] = 0
         return lack
+
+
+def _long_waits(
+    debt: Int64Array, epoch_of_wait: Int64Array, last_epoch: int
+) -> _LongWaits:
+    """Return the waits whose debt is not much smaller than that of earlier waits in their epoch.
+
+    Args:
+        debt: the debt of each wait, ns, (w,).
+        epoch_of_wait: the epoch of each wait, ascending, (w,).
+        last_epoch: the epoch after the last time when the CPU was ahead.
+    """
+    longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
+    is_long = (debt > 0) & (debt >= _MIN_SHARE_OF_LONGEST * longest_so_far)
+    wait = np.flatnonzero(is_long)
+    next_epoch = np.append(epoch_of_wait[wait[1:]], last_epoch)
+    return _LongWaits(wait=wait, catches_up=next_epoch > epoch_of_wait[wait])

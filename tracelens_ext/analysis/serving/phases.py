@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from tracelens_ext.analysis.context import AnalysisContext
-from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.serving import layers
 from tracelens_ext.analysis.serving.steps import Steps, find_steps
 from tracelens_ext.lazy import pd

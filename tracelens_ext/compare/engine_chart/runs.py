@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.classification import classify_gaps
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S, ChartInput

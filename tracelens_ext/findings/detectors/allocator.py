@@ -1,4 +1,4 @@
-"""The GPU is idle while the host asks the driver for memory, or gives it back."""
+"""Idle time of the GPU while the CPU allocates or frees GPU memory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tracelens_ext.findings.texts import (
     FindingText,
 )
 from tracelens_ext.trace import LAUNCH_KINDS
+from tracelens_ext.trace.call_tree import CallTree
 
 TEXT: Final = FindingText(
     title="Allocating and freeing GPU memory: {saving}",
@@ -123,21 +124,24 @@ _MEMORY_CALLS: Final = re.compile(
 
 @detector("allocator", TEXT)
 def allocator(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while the CPU asks the driver for memory, or gives it back."""
+    """Detect idle time of the GPU while the CPU is in a call that allocates or frees memory."""
     calls = inspection.host_rows(_MEMORY_CALLS, *LAUNCH_KINDS)
     claim = inspection.wall.claim_idle_during(calls)
     if not inspection.is_worth(claim):
         return None
     calls = inspection.rows_in(claim, calls)
-    freed_again = None
-    tree = inspection.work.tree
-    if has_memory_events(tree.trace):
-        by_operation = memory_by_operation(find_memory(tree))
-        freed_again = float(by_operation["frees_within_operation"].sum())
     numbers: Mapping[str, float | None] = {
         "calls": len(calls),
         "cpu_ms": inspection.host_ms(calls),
         "idle_ms": claim.attributed_ms,
-        "freed_again": freed_again,
+        "freed_again": _blocks_freed_again(inspection.work.tree),
     }
     return inspection.finding("allocator", claim, numbers, text=TEXT)
+
+
+def _blocks_freed_again(tree: CallTree) -> float | None:
+    """Return how many blocks an operation allocated and freed again; None if not recorded."""
+    if not has_memory_events(tree.trace):
+        return None
+    by_operation = memory_by_operation(find_memory(tree))
+    return float(by_operation["frees_within_operation"].sum())

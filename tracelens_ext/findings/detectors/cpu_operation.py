@@ -1,4 +1,4 @@
-"""Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
+"""Long operations and phases on the CPU that neither launch GPU work nor wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.coverage.warm_up_events import compilations, slow_regions
-from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -47,18 +47,19 @@ TEXT: Final = FindingText(
     },
 )
 
-#: Operations, except those that wait for others.
+#: Operations, except those that wait for other ranks or threads.
 _OPERATION: Final = re.compile(r"(?!(?:c10d|gloo|mpi|autograd|profiler)\b)\w+::\w")
-#: Annotations that are no phase: they wait for others, or have their own detector.
+#: Annotations that do not count as phases: they wait for something, or have their own detector.
 _NO_PHASE: Final = re.compile(
     r"ProfilerStep#|enumerate\(|(?:c10d|gloo|nccl|rccl|mpi)\b|.*(?i:compile|barrier|wait)"
 )
-#: What lasts this long keeps no queue of launches busy: ns, or percent of the analyzed time.
-_LONGEST_NS: Final = 20_000_000
+#: An operation or phase is long from this share of the analyzed time on, percent, …
 _LONG_PERCENT: Final = 2.0
-#: What is shorter is never long, ns.
+#: … and in any case from this duration on, ns, …
+_LONGEST_NS: Final = 20_000_000
+#: … but never if it is shorter than this, ns.
 _SHORT_NS: Final = 100_000
-#: An operation of more operations than that does not compute itself: views of many tensors, say.
+#: An operation that contains more operations than this hardly computes anything itself.
 _MOST_PARTS: Final = 16
 
 
@@ -68,7 +69,7 @@ _MOST_PARTS: Final = 16
     kinds=("pytorch-training", "pytorch-inference", "serving", "native", "unknown"),
 )
 def cpu_operation(inspection: Inspection) -> Finding | None:
-    """Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
+    """Detect long operations and phases on the CPU that neither launch nor await GPU work."""
     trace = inspection.work.trace
     rows = _long_operations_and_phases(inspection)
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
@@ -88,7 +89,7 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
 
 
 def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
-    """Return the rows of those in which no GPU work is launched or awaited."""
+    """Return the rows of long operations and phases in which no GPU work is launched or awaited."""
     work = inspection.work
     trace = work.trace
     share_ns = inspection.analyzed_ns * _LONG_PERCENT / 100
@@ -107,7 +108,7 @@ def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
     capture_starts, _ = captures(trace)
     with_own_detector = np.concatenate(
         (
-            causes.blocking_calls(work),
+            blocking_calls(work),
             compilations(trace),
             slow_regions(trace),
             capture_starts,

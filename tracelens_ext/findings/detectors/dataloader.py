@@ -1,4 +1,4 @@
-"""The GPU is idle while the host waits for, or makes, the next batch."""
+"""Idle time of the GPU while the CPU waits for the next batch, or prepares it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXT: Final = FindingText(
     },
 )
 
-#: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
+#: PyTorch's annotation around each `next()` of a data loader's iterator, and its Python frame.
 _NEXT: Final = re.compile(
     r"enumerate\(DataLoader\)#|(?:.*[/\\])?(?:torch[/\\]utils[/\\]data[/\\])?dataloader\.py"
     r"\(\d+\): __next__"
@@ -50,7 +50,7 @@ _ANNOTATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
 @detector("dataloader", TEXT, kinds=("pytorch-training", "pytorch-inference"))
 def dataloader(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while the CPU waits for, or makes, the next batch."""
+    """Detect idle time of the GPU while the CPU is in the data loader's `__next__`."""
     calls = inspection.host_rows(_NEXT, *_ANNOTATIONS, EventKind.PYTHON_FUNCTION)
     claim = inspection.wall.claim_idle_during(calls)
     calls = inspection.rows_in(claim, calls)

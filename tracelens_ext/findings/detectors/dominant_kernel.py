@@ -1,4 +1,4 @@
-"""One kernel is over half of GPU time, and no model knows it; informs."""
+"""A kernel without a performance model that takes more than half of GPU time; only informs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _COMMANDS: Final = {
 
 @detector("dominant-kernel", TEXT)
 def dominant_kernel(inspection: Inspection) -> Finding | None:
-    """One kernel is over half of GPU time, and no model knows it; informs."""
+    """Detect a kernel without a performance model that takes more than half of GPU time."""
     work = inspection.work
     ns_of_names = np.bincount(work.name, work.duration, minlength=1)
     total_ns = float(ns_of_names.sum())
     largest = int(ns_of_names.argmax())
     is_transfer = work.is_communication | work.is_copy
     is_largest = (work.name == largest) & work.is_kernel & ~is_transfer
-    is_only_name = np.count_nonzero(ns_of_names) < 2  # to which nobody needs to point
+    # If there is only one kernel, everybody knows that it takes all the time.
+    is_only_name = np.count_nonzero(ns_of_names) < 2
     if (
         is_only_name
         or not is_largest.any()
@@ -56,7 +57,7 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     models = offered_models(default_registry())
 
     def has_model(row: RooflineRow) -> bool:
-        """Tell whether a model is for it, though it may lack the shapes, which come first."""
+        """Return whether a model exists for an operation, even if shapes for it are missing."""
         return bool(model_of(row.operation.model_name, models))
 
     is_unknown = is_largest & (inspection.by_operation(has_model) == 0)

@@ -1,4 +1,4 @@
-"""Kernels that compute in fp64 in a program of fp32 or 16 bit."""
+"""Kernels that compute in fp64 in a program that mostly computes in lower precision."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: First template arguments, and operations on doubles; parameters of functions are no data.
+#: Names with double as the first template argument, and operations on doubles. A double parameter
+#: of a function does not tell the type of the data.
 _DOUBLE: Final = re.compile(
     r"<double\b|dgemm|d884|Cijk_\w+?_DB?_|lambda\(double(?:, double)*\)"
 )
@@ -56,13 +57,13 @@ _NARROW: Final = re.compile(
     r"<float\b|nvjet|triton_|\bHalf\b|__half|bfloat16|[sh]gemm|s884|1688|16816|f16|f32|_SB_|_[HB]B?S?_",
     re.IGNORECASE,
 )
-#: Single precision moves half of the bytes.
+#: Single precision saves at least half of the time, because it moves half of the bytes.
 _SAVED_BYTES: Final = 0.5
 
 
 @detector("double-precision", TEXT)
 def double_precision(inspection: Inspection) -> Finding | None:
-    """Kernels that compute in fp64 in a program of fp32 or 16 bit."""
+    """Detect kernels in fp64 in a program that mostly computes in lower precision."""
     is_double = inspection.named(_DOUBLE)
     if not is_double.any():
         return None
@@ -74,7 +75,7 @@ def double_precision(inspection: Inspection) -> Finding | None:
 
 
 def _saved_share(_: Device | None, peaks: DevicePeaks | None) -> float:
-    """Return the share of the time that single precision saves: bytes, or what units lack."""
+    """Return the share of the time that single precision saves, by memory or by compute rate."""
     if peaks is None or not {"fp64", "fp32"} <= peaks.vector.keys():
         return _SAVED_BYTES
     return 1 - min(peaks.vector["fp64"] / peaks.vector["fp32"], _SAVED_BYTES)

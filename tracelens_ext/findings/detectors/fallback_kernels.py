@@ -1,4 +1,4 @@
-"""Naive and emulating kernels; without shapes also passes in a row that one could compute."""
+"""Naive library kernels; without shapes also operations computed in several kernels."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ TEXT: Final = FindingText(
 
 @dataclass(frozen=True)
 class _Fallback:
-    """Kernels for which there are faster ones."""
+    """A kind of kernels for which there are faster ones."""
 
-    label: str  #: what they are
-    pattern: str  #: of their names
-    saved_share: float  #: the share of their time that the usual kernel saves
+    label: str  #: the kind, as tables show it
+    pattern: str  #: matches the names of the kernels
+    saved_share: float  #: the share of the time that a faster kernel saves
 
 
 _FALLBACKS: Final = (
@@ -119,7 +119,8 @@ _FALLBACKS: Final = (
         saved_share=1.0,
     ),
 )
-#: PyTorch's passes by names of kernels, a letter each.
+#: Kinds of PyTorch's kernels: a letter for each, and a pattern of the kernels' names. The kernels
+#: of a trace become a text of such letters, in which regular expressions find sequences.
 _PASSES: Final = {
     "g": r"gemm|nvjet|Cijk_",
     "s": r"elementwise_kernel<.*(?:silu_kernel|GeluCUDAKernelImpl)",
@@ -132,39 +133,43 @@ _PASSES: Final = {
 }
 
 
-class _Row(NamedTuple):
-    """Passes in a row for which there is a fused kernel."""
+class _Sequence(NamedTuple):
+    """A sequence of kernels for which there is a fused kernel."""
 
     label: str
-    pattern: str  #: of the letters of the passes
+    pattern: str  #: a pattern of the letters in `_PASSES`
 
 
-#: SwiGLU and GEGLU, perhaps with the product beside them; RMSNorm.
-_ROWS: Final = (
-    _Row("activation and gate apart", "sg?m"),
-    _Row("RMSNorm in parts", "pearmc?m"),
+#: SwiGLU and GEGLU, with or without a matrix product between the two passes; RMSNorm.
+_SEQUENCES: Final = (
+    _Sequence("activation and gate apart", "sg?m"),
+    _Sequence("RMSNorm in parts", "pearmc?m"),
 )
-_STAYS: Final = "gc"  # the product; casts are findings of their own
+#: Kernels of a sequence that do not count: matrix products stay, and casts have their own finding.
+_NOT_COUNTED: Final = "gc"
 
 
 @detector("fallback-kernels", TEXT)
 def fallback_kernels(inspection: Inspection) -> Finding | None:
-    """Naive and emulating kernels; without shapes also passes in a row that one could compute."""
+    """Detect naive library kernels, and sequences of kernels that a fused kernel replaces.
+
+    With shapes, `memory-bound-chain` detects such sequences better.
+    """
     share = np.zeros(len(inspection.work))
-    reason = np.full(len(inspection.work), NONE)
+    reason = np.full(len(inspection.work), NONE)  # index into `labels` below
     for number, fallback in enumerate(_FALLBACKS):
         is_fallback = inspection.named(re.compile(fallback.pattern, re.IGNORECASE))
         is_fallback &= reason == NONE
         share[is_fallback] = fallback.saved_share
         reason[is_fallback] = number
     if not inspection.roofline.has_shapes:
-        _add_rows(inspection, share, reason)
+        _add_sequences(inspection, share, reason)
     labels = [fallback.label for fallback in _FALLBACKS]
-    labels += [row.label for row in _ROWS]
+    labels += [sequence.label for sequence in _SEQUENCES]
     saved_ns = share * inspection.work.duration
-    saved_of_rows_ns = float(saved_ns[reason >= len(_FALLBACKS)].sum())
+    saved_in_sequences_ns = float(saved_ns[reason >= len(_FALLBACKS)].sum())
     variant = "library"
-    if 2 * saved_of_rows_ns > float(saved_ns.sum()):
+    if 2 * saved_in_sequences_ns > float(saved_ns.sum()):
         variant = "parts"
     return inspection.finding_of_events(
         "fallback-kernels",
@@ -175,8 +180,18 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
     )
 
 
-def _add_rows(inspection: Inspection, share: Float64Array, reason: Int64Array) -> None:
-    """Set the share and the reason of passes in a row: all goes but the time of the longest."""
+def _add_sequences(
+    inspection: Inspection, share: Float64Array, reason: Int64Array
+) -> None:
+    """Set the share and the reason of kernels in sequences, in place.
+
+    A fused kernel is assumed to take as long as the longest kernel of the sequence.
+
+    Args:
+        inspection: the inspection of the trace.
+        share: the share of each GPU event's time that is saved, (g,).
+        reason: the index of the label of each GPU event, (g,).
+    """
     work = inspection.work
     order, stream = inspection.stream_order
     letter_of_gpu = np.full(len(work), ord("."), dtype=np.uint8)
@@ -187,16 +202,17 @@ def _add_rows(inspection: Inspection, share: Float64Array, reason: Int64Array) -
     stream = stream[is_kernel]
     blocks = blocks_of_events(inspection)
     letters = letter_of_gpu[order].tobytes().decode("ascii")
-    for number, row in enumerate(_ROWS, start=len(_FALLBACKS)):
-        for match in re.finditer(row.pattern, letters):
+    for number, sequence in enumerate(_SEQUENCES, start=len(_FALLBACKS)):
+        for match in re.finditer(sequence.pattern, letters):
             start, end = match.span()
             if stream[start] != stream[end - 1]:
                 continue
             kernels = order[start:end]
-            is_pass = [letter not in _STAYS for letter in match[0]]
+            is_pass = [letter not in _NOT_COUNTED for letter in match[0]]
             passes = kernels[is_pass]
             duration = work.duration[passes]
-            # Two passes may follow each other by chance; of one tensor they have equal blocks.
+            # Two kernels may follow each other by chance. Kernels for the same tensor have the same
+            # number of blocks.
             has_equal_blocks = blocks[passes[0]] == blocks[passes[1]] > 0
             longest_ns = duration.max()
             if longest_ns < SHORT_NS:

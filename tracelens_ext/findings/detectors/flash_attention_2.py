@@ -1,4 +1,4 @@
-"""Kernels of FlashAttention 2 on a GPU for which there are faster ones."""
+"""Kernels of FlashAttention 2 on a GPU with faster attention kernels."""
 
 from __future__ import annotations
 
@@ -104,19 +104,20 @@ TEXT: Final = FindingText(
     most_share=1.5,
 )
 
-#: FlashAttention 2, of PyTorch or its own package; not of split keys, which memory limits.
+#: Kernels of FlashAttention 2 from PyTorch or its own package, without kernels for split keys:
+#: these are limited by memory.
 _FLASH_ATTENTION_2: Final = re.compile(
     r"(?<!sm90_)(?<!Sm90)flash_(?:fwd_kernel|bwd_dq_dk_dv)(?!.*Sm90)"
 )
 #: The first choice after the traits of such a kernel is whether it has dropout.
 _WITH_DROPOUT: Final = re.compile(r"kernel_traits<.*?>\s*,\s*(?:\(bool\))?(?:true|1)\b")
-#: What a kernel that is 1.5 times as fast saves.
+#: The share of the time that a kernel saves which is 1.5 times as fast.
 _SAVED_SHARE: Final = 1 / 3
 
 
 @detector("flash-attention-2", TEXT)
 def flash_attention_2(inspection: Inspection) -> Finding | None:
-    """Kernels of FlashAttention 2 on a GPU for which there are faster ones."""
+    """Detect kernels of FlashAttention 2 on a GPU with faster attention kernels."""
     is_old = inspection.named(_FLASH_ATTENTION_2)
     is_old &= inspection.work.duration >= SHORT_NS
     if not is_old.any():

@@ -1,4 +1,4 @@
-"""Launches take long as the queue is full: the GPU limits, not the host."""
+"""Launches that take long because the launch queue is full: the GPU is the bottleneck."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TEXT: Final = FindingText(
     },
 )
 
-#: A launch that does not block takes a few microseconds.
+#: A launch that takes longer may block. Other launches take a few microseconds.
 _SHORTEST_BLOCKED_NS: Final = 50_000
-#: So many calls, and so large a share of the analyzed time, are worth telling.
+#: Fewer blocking launches, or a smaller share of the analyzed time in them, are not reported.
 _FEWEST_CALLS: Final = 4
 _LEAST_SHARE: Final = 0.05
-#: What the GPU is busy for at least while a launch blocks, as a share of the call.
+#: The GPU is busy for at least this share of a launch that blocks.
 _LEAST_BUSY_SHARE: Final = 0.9
 
 
 @detector("full-launch-queue", TEXT)
 def full_launch_queue(inspection: Inspection) -> Finding | None:
-    """Launches take long as the queue is full: the GPU limits, not the CPU."""
+    """Detect launches that take long because the launch queue is full."""
     calls = _calls_that_block(inspection)
     total_ns = int(inspection.work.trace.dur[calls].sum())
     if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.analyzed_ns:
@@ -69,7 +69,8 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
     order = np.argsort(work.start[kernels], kind="stable")
     kernels = kernels[order]
     _, first_of_name = np.unique(work.name[kernels], return_index=True)
-    kernels = np.delete(kernels, first_of_name)  # which loads the code of the kernel
+    # The first launch of a kernel takes long because it loads the kernel's code.
+    kernels = np.delete(kernels, first_of_name)
 
     calls = launch_of_gpu[kernels]
     is_long = trace.dur[calls] >= _SHORTEST_BLOCKED_NS
@@ -93,5 +94,5 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
         least_busy_ns = _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
         is_busy = busy_ns >= least_busy_ns
         calls_under_busy_device.append(calls_of_device[is_busy])
-    # one may launch on several devices
+    # A call may have launched work on several devices.
     return distinct(np.concatenate(calls_under_busy_device))

@@ -1,4 +1,4 @@
-"""The GPU is idle while the host captures a graph again."""
+"""Idle time of the GPU while the CPU captures a graph again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TEXT: Final = FindingText(
 
 @detector("graph-recapture", TEXT)
 def graph_recapture(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while the CPU captures a graph again."""
+    """Detect idle time of the GPU while the CPU captures or instantiates a graph."""
     trace = inspection.work.trace
     launches = find_launches(inspection.work)
     graph_launches = int(launches.is_graph.sum())

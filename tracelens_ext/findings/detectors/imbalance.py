@@ -1,4 +1,4 @@
-"""Products of experts of very different sizes; it only informs."""
+"""Experts of a mixture that get very different numbers of tokens; only informs."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ TEXT: Final = FindingText(
 _EXPERTS: Final = re.compile(
     r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE
 )
-#: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
-#: of weights, and what all tokens make together, are multiples of `STEP`.
+#: Products with the same weights are uneven experts if they have at least this many numbers of rows
+#: that are not multiples of `STEP` (sizes of weights, and of all tokens together, usually are) …
 _FEWEST_SIZES: Final = 4
+#: … and the largest number of rows is at least this many times the smallest.
 _LEAST_RATIO: Final = 4
 
 
 @detector("imbalance", TEXT)
 def imbalance(inspection: Inspection) -> Finding | None:
-    """Products of experts of very different sizes; it only informs."""
+    """Detect experts that get very different numbers of tokens."""
     if not inspection.has_shapes or not any(
         map(_EXPERTS.search, inspection.work.trace.names)
     ):
@@ -79,10 +80,9 @@ def _width(tokens: set[int]) -> int:
 
 
 def _is_uneven(tokens: set[int]) -> bool:
-    """Tell whether numbers of tokens are those of experts, and differ a lot."""
-    odd = sum(number % STEP > 0 for number in tokens)
-    fewest_odd = max(_FEWEST_SIZES, len(tokens) / 2)
-    if odd < fewest_odd:
+    """Return whether numbers of tokens are probably those of experts, and differ a lot."""
+    odd_count = sum(number % STEP > 0 for number in tokens)
+    if odd_count < max(_FEWEST_SIZES, len(tokens) / 2):
         return False
     smallest = min(tokens)
     largest = max(tokens)
@@ -90,7 +90,7 @@ def _is_uneven(tokens: set[int]) -> bool:
 
 
 def _weights(row: RooflineRow) -> Hashable:
-    """Return what products of one weights' shape have in common; None for others."""
+    """Return a key for products with weights of the same shape; None for other operations."""
     batch, rows, columns, depth = product_sizes(row.cost)
     if row.cost is None or batch != 1 or not rows:
         return None

@@ -1,4 +1,4 @@
-"""Kernels of too few blocks for the multiprocessors of their device."""
+"""Kernels with too few blocks for the multiprocessors of their device."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ TEXT: Final = FindingText(
 
 @detector("launch-geometry", TEXT)
 def launch_geometry(inspection: Inspection) -> Finding | None:
-    """Kernels of too few blocks for the multiprocessors of their device."""
+    """Detect kernels with too few blocks for the multiprocessors of their device."""
     work = inspection.work
     blocks = blocks_of_events(inspection)
     units = inspection.by_device(_multiprocessors)
     at_once = np.maximum(units, 1)
     waves = np.ceil(blocks / at_once)
-    # Several blocks may share a multiprocessor, so there are waves only of blocks that cannot.
+    # Blocks run in waves only if they cannot share a multiprocessor: if a block takes more than
+    # half of its shared memory.
     most_shared = inspection.by_device(_most_shared_memory)
     shared_memory = work.trace.arg("shared memory").at(work.rows, 0)
     is_alone = shared_memory * 2.0 > most_shared
@@ -86,7 +87,7 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
 
 
 def _multiprocessors(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """Return how many multiprocessors a device has; 0: not known."""
+    """Return the number of multiprocessors of a device; 0: not known."""
     if device and device.units:
         return device.units
     if peaks and peaks.units:
@@ -95,5 +96,5 @@ def _multiprocessors(device: Device | None, peaks: DevicePeaks | None) -> int:
 
 
 def _most_shared_memory(device: Device | None, peaks: DevicePeaks | None) -> float:
-    """Return how many bytes blocks of a multiprocessor share; infinite: not known."""
+    """Return the bytes of shared memory of a multiprocessor; infinite: not known."""
     return shared_memory_of(capability(device, peaks)) or math.inf

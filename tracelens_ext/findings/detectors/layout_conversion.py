@@ -1,4 +1,4 @@
-"""Kernels and copies that only bring elements into another order."""
+"""Kernels and copies that only change the layout of a tensor."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ _TRANSPOSES: Final = re.compile(
     r"(?:kernel|fusion|packed|\d*(?:$|\W))",
     re.IGNORECASE,
 )
-#: Operations that copy only where the elements are not in the order that is asked for.
-_ASK_FOR_ORDER: Final = re.compile(r"aten::(?:contiguous|reshape|_reshape_copy)$")
+#: Operations that copy only if the elements do not have the requested order yet.
+_REQUESTS_ORDER: Final = re.compile(r"aten::(?:contiguous|reshape|_reshape_copy)$")
 _COPIES: Final = re.compile(
     r"aten::(?:copy_|clone|contiguous|reshape|_to_copy|_reshape_copy)$"
 )
@@ -91,7 +91,7 @@ _ACROSS_LINK: Final = re.compile(r"Memcpy (?!DtoD|DeviceToDevice)", re.IGNORECAS
     kinds=("pytorch-training", "pytorch-inference", "serving"),
 )
 def layout_conversion(inspection: Inspection) -> Finding | None:
-    """Kernels and copies that only bring elements into another order."""
+    """Detect kernels and copies that only change the layout of a tensor."""
     work = inspection.work
     is_transpose = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
     claim = inspection.wall.claim_events(
@@ -112,29 +112,33 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
 
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
-    """Tell which GPU events copy a tensor within the device to change its layout, (g,)."""
+    """Return which GPU events copy a tensor within the device to change its layout, (g,).
+
+    The strides of the copy show it, or an operation around the copy that requests an order.
+    """
     work = inspection.work
     trace = work.trace
     tree = work.tree
     operation = tree.cpu_op_of_gpu
     is_copy = (operation >= 0) & trace.named(trace.name[operation], _COPIES.match)
     is_copy &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
-    result = is_copy & (
+    has_reordering_strides = (
         inspection.by_operation(lambda row: _reorders(row.operation)) > 0
     )
+    changes_layout = is_copy & has_reordering_strides
     copies = np.flatnonzero(is_copy)
-    asks_for_order = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
-    above = nearest_above(
+    requests_order = trace.named(trace.name[tree.rows], _REQUESTS_ORDER.match)
+    operation_around = nearest_above(
         parent=tree.parent_position,
         nodes=tree.launch_position_of_gpu[copies],
-        marked=asks_for_order,
+        marked=requests_order,
     )
-    result[copies] |= above != ROOT
-    return result
+    changes_layout[copies] |= operation_around != ROOT
+    return changes_layout
 
 
 def _reorders(operation: Operation) -> bool:
-    """Tell whether a copy reads a tensor in one order of dimensions and writes it in another."""
+    """Return whether a copy writes a tensor in another order of dimensions than it reads it."""
     if operation.plain_name != "copy_" or len(operation.tensors) < 2:
         return False
     target, source = operation.tensors[:2]
@@ -148,11 +152,11 @@ def _reorders(operation: Operation) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no holes between its elements."""
-    last = 0
+    """Return whether the elements of a tensor fill its memory without gaps."""
+    offset_of_last = 0
     for size, stride in zip(tensor.dims, tensor.strides, strict=True):
-        last += (size - 1) * stride
-    return last + 1 == tensor.elements
+        offset_of_last += (size - 1) * stride
+    return offset_of_last + 1 == tensor.elements
 
 
 def _has_strides(tensor: Tensor) -> bool:
@@ -160,6 +164,6 @@ def _has_strides(tensor: Tensor) -> bool:
 
 
 def _order(tensor: Tensor) -> list[int]:
-    """Return the dimensions with more than one element, the one with the largest stride first."""
+    """Return the dimensions with more than one element, the largest stride first."""
     dimensions = [number for number, size in enumerate(tensor.dims) if size > 1]
     return sorted(dimensions, key=lambda number: -tensor.strides[number])

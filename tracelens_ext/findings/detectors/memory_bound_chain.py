@@ -1,4 +1,4 @@
-"""Passes over the same large tensor that one fused pass replaces."""
+"""Chains of passes over the same large tensor, which one fused pass could replace."""
 
 from __future__ import annotations
 
@@ -67,17 +67,19 @@ TEXT: Final = FindingText(
     most_share=1.1,
 )
 
-#: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.
+#: Families of operations that models apply to one tensor after another, but rarely twice to the
+#: same tensor.
 _ONCE: Final = frozenset({"Normalization", "Softmax", "Concatenation", "Reduce_fwd"})
-#: What a compiler fuses into one pass. Fills and random numbers read nothing; casts and copies
-#: into another layout are findings of their own.
+#: Families of operations that a compiler fuses into one pass. Fills and random numbers are not
+#: among them, because they read nothing; casts and layout conversions have their own findings.
 _FAMILIES: Final = _ONCE | {"UnaryElementwise", "BinaryElementwise"}
 _DROPOUT: Final = frozenset(
     {"native_dropout", "native_dropout_backward", "_fused_dropout"}
 )
-#: A smaller tensor is read and written in less time than a launch takes: then bytes do not matter.
+#: A smaller tensor is read and written faster than a kernel is launched, so bytes do not matter.
 _LARGE_BYTES: Final = 4 << 20
-#: Passes for each tensor of loops over tensors: moving averages, norms and scaling of gradients.
+#: A loop over tensors has at most this many passes for each tensor: moving averages, norms, scaling
+#: of gradients.
 _REPEATS_WITHIN: Final = 4
 
 
@@ -87,7 +89,10 @@ _REPEATS_WITHIN: Final = 4
     kinds=("pytorch-training", "pytorch-inference", "serving"),
 )
 def memory_bound_chain(inspection: Inspection) -> Finding | None:
-    """Passes over the same large tensor that one fused pass replaces."""
+    """Detect chains of passes over the same large tensor.
+
+    A fused pass is assumed to take as long as the longest pass of the chain.
+    """
     if not inspection.has_shapes:
         return None
     work = inspection.work
@@ -122,14 +127,19 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
 
 
 class _Chains(NamedTuple):
-    """Calls over tensors of one size, one after the other on a stream."""
+    """Chains of calls over tensors of the same size, which follow each other on a stream."""
 
-    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
-    pass_of_gpu: Int64Array  #: the call of each GPU event, by stream and start, (g,)
+    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` without one, (g,)
+    pass_of_gpu: Int64Array  #: the number of the call of each GPU event, by stream and start, (g,)
 
 
 def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
-    """Return the chains of free GPU events; small work may lie between their passes."""
+    """Return the chains of free GPU events. Small work may run between their passes.
+
+    Args:
+        inspection: the inspection of the trace.
+        free: True for the GPU events that may belong to a chain, (g,).
+    """
     order, stream = inspection.stream_order
     call = inspection.launchers.of_gpu[order]
     begins_pass = np.ones(len(order), dtype=bool)
@@ -174,7 +184,7 @@ def _lies_between(inspection: Inspection) -> BoolArray:
 
 
 def _name_codes(inspection: Inspection) -> Float64Array:
-    """Return the code of the name of what goes once over each tensor, 0 for others, (g,)."""
+    """Return a code for the name of operations that run once per tensor, 0 for others, (g,)."""
     names_of_rows = [_once_a_tensor(row) for row in inspection.roofline.rows]
     names = sorted({""}.union(names_of_rows))
 
@@ -185,26 +195,35 @@ def _name_codes(inspection: Inspection) -> Float64Array:
 
 
 def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
-    """Return chains, (p,), cut where an operation comes again that goes once over each tensor.
+    """Cut chains before an operation that runs once per tensor and comes again.
 
-    `once` is the code of its name, or 0. Of the calls `a b a b` on chain 0 the third begins
-    another: what repeats after two calls is cut at each second one.
+    In the calls `a b a b` of a chain, the third call starts another chain: calls that repeat with a
+    period of two are cut at every second call.
+
+    Args:
+        chain: the chain of each of p calls, (p,).
+        once: the code of the name of an operation that runs once per tensor, 0 for others, (p,).
+
+    Returns:
+        The new chain of each call, (p,).
     """
     is_cut = np.ones(len(chain), dtype=bool)
     is_cut[1:] = chain[1:] != chain[:-1]
     position = np.arange(len(chain))
     for lag in range(1, _REPEATS_WITHIN + 1):
+        # Repeating calls are numbered from 0 behind the last call that does not repeat. With a lag
+        # of 2, the calls 0, 2, 4 … of these start another tensor.
         repeats = _repeats_after(chain, once, lag)
-        position_of_other = np.where(repeats, -1, position)
-        last_other = np.maximum.accumulate(position_of_other)
+        position_if_other = np.where(repeats, -1, position)
+        last_other = np.maximum.accumulate(position_if_other)
         repeats_before = position - last_other - 1
-        is_whole_period = repeats_before % lag == 0
-        is_cut |= repeats & is_whole_period
+        starts_period = repeats_before % lag == 0
+        is_cut |= repeats & starts_period
     return np.cumsum(is_cut) - 1
 
 
 def _repeats_after(chain: Int64Array, once: Float64Array, lag: int) -> BoolArray:
-    """Tell which calls, (p,), have the name and the chain of the call `lag` calls before."""
+    """Return which calls, (p,), have the name and the chain of the call `lag` calls before."""
     current_name = once[lag:]
     is_same_name = current_name == once[:-lag]
     is_same_name &= current_name > 0
@@ -230,7 +249,7 @@ def _size(row: RooflineRow) -> int:
     if not operation.tensors or not is_pass:
         return 0
     if cost.family == "Reduce_fwd" and cost.parameters.get("num_output_elems", 1) == 1:
-        # a norm of gradients, a loss: nothing goes on from there element by element
+        # The result of a norm of gradients, or of a loss, is not processed element by element.
         return 0
     largest = max(operation.tensors, key=lambda tensor: tensor.elements)
     if largest.written < _LARGE_BYTES:
@@ -239,9 +258,9 @@ def _size(row: RooflineRow) -> int:
 
 
 def _concatenated_elements(row: RooflineRow) -> int:
-    """Return the elements of all parts, which are read and written; 0 for small ones.
+    """Return the elements of all parts of a concatenation; 0 if it is small.
 
-    The types of lists of tensors are not recorded, so the bytes of the operation tell.
+    The types of tensors in lists are not recorded, so the bytes of the operation decide.
     """
     if row.cost is None or row.cost.bytes < 2 * _LARGE_BYTES:
         return 0
@@ -256,10 +275,11 @@ def _concatenated_elements(row: RooflineRow) -> int:
 
 
 def _once_a_tensor(row: RooflineRow) -> str:
-    """Return the name of an operation that, when it comes again soon, goes over another tensor.
+    """Return the name of an operation that runs once per tensor; empty for other operations.
 
-    Gradients are scaled, keys and values joined, queries and keys normalized one after the other,
-    and have the same size; what else computes a new tensor may well continue the one before.
+    If such an operation comes again soon, it processes another tensor of the same size: the next
+    gradient that is scaled, values after keys that are concatenated, keys after queries that are
+    normalized. Other operations may well process the result of the one before.
     """
     is_once = row.cost is not None and row.cost.family in _ONCE
     if row.operation.in_place or is_once:
@@ -268,7 +288,7 @@ def _once_a_tensor(row: RooflineRow) -> str:
 
 
 def _shape(row: RooflineRow) -> str:
-    """Return the largest tensor, as `16×559×1024 bf16`; empty for a list of tensors."""
+    """Return the largest tensor as text: `16×559×1024 bf16`; empty for a list of tensors."""
     if row.cost is None or not row.operation.tensors:
         return ""
     largest = max(row.operation.tensors, key=lambda tensor: tensor.elements)

@@ -1,4 +1,4 @@
-"""What the most memory was allocated for, and what to change to need less."""
+"""The peak of GPU memory, and the part of the program that holds most of it; only informs."""
 
 from __future__ import annotations
 
@@ -112,12 +112,11 @@ TEXT: Final = FindingText(
 )
 
 _MEGABYTE: Final = 1e6
-#: A part of the peak below this, percent, is not worth a change.
+#: A smaller part of the peak, percent, is not worth a change.
 _LEAST_PERCENT: Final = 5.0
-#: Nor is what was reserved at the peak below this share of the device's memory, percent, where
-#: that is known.
+#: A peak that takes a smaller part of the device's memory, percent, is not worth a change.
 _LEAST_OF_DEVICE: Final = 30.0
-#: Operations that are named.
+#: How many operations are named.
 _MOST_OWNERS: Final = 3
 #: The phases, and what is reserved without being in use: the variants of the text.
 _PARTS: Final = ("forward", "backward", "optimizer", "unused")
@@ -127,7 +126,7 @@ _PARTS: Final = ("forward", "backward", "optimizer", "unused")
     "memory-peak", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving")
 )
 def memory_peak(inspection: Inspection) -> Finding | None:
-    """What the most memory was allocated for, and what to change to need less."""
+    """Report the phase of the program that holds most memory at the peak."""
     if not has_memory_events(inspection.work.trace):
         return None
     memory = find_memory(inspection.work.tree)
@@ -174,7 +173,7 @@ def memory_peak(inspection: Inspection) -> Finding | None:
 
 
 def _largest_owners(alive: pd.DataFrame) -> list[Evidence]:
-    """Return what the operations hold that hold most at the peak."""
+    """Return the operations that hold the most memory at the peak."""
     owned = alive[alive["outer_operation"] != ""]
     sizes = owned.groupby("outer_operation", sort=False)["bytes"].sum()
     result = []

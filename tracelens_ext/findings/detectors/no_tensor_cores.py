@@ -1,4 +1,4 @@
-"""Products on the units of single or double precision, beside matrix units."""
+"""Matrix products that run on vector units although the GPU has matrix units."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ TEXT: Final = FindingText(
 )
 
 _DOUBLE: Final = re.compile(r"dgemm")
-#: Products of matrix units, however else they are called.
+#: Names of kernels that use matrix units, whatever else is in the name.
 _MATRIX_UNITS: Final = re.compile(
     r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32",
     re.IGNORECASE,
@@ -132,14 +132,15 @@ _VECTOR_UNITS: Final = re.compile(
     r"(?<![a-z\d])[sdh]gemm(?!Ex)|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
     r"|Cijk_\w+?_[SD]B_\w*?MT\d+x"
 )
-#: The first compute capability with tensor cores; without peaks they are taken as so much faster.
+#: The first compute capability with tensor cores.
 _FIRST_CAPABILITY: Final = 70
+#: The share of the time that tensor cores are assumed to need if peaks are unknown.
 _USUAL_SHARE: Final = 1 / 4
 
 
 @detector("no-tensor-cores", TEXT)
 def no_tensor_cores(inspection: Inspection) -> Finding | None:
-    """Products on the units of single or double precision, beside matrix units."""
+    """Detect matrix products that run on vector units although the GPU has matrix units."""
     on_vector_units = inspection.named(_VECTOR_UNITS)
     on_vector_units &= ~inspection.named(_MATRIX_UNITS)
     if not on_vector_units.any():
@@ -151,18 +152,18 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
     )
     fixed_share = FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(needed_share > 0, 1 - needed_share - fixed_share, 0.0)
-    # Memory limits some more, as sizes tell: by TF32, where the device has it.
+    # With TF32, memory may limit a product more than the matrix units; its sizes tell.
     could_use_tf32 = _could_use_tf32(inspection)
     ns_of_products = needed_ns_of_events(inspection)
     needed_ns = np.where(could_use_tf32, ns_of_products, 0.0)
-    of_sizes = inspection.beyond(needed_ns, 1.0)
-    share = np.where(needed_ns > 0, np.minimum(share, of_sizes), share)
+    share_by_sizes = inspection.beyond(needed_ns, 1.0)
+    share = np.where(needed_ns > 0, np.minimum(share, share_by_sizes), share)
     share = np.where(on_vector_units, np.maximum(share, 0.0), 0.0)
     return inspection.finding_of_events("no-tensor-cores", share, text=TEXT)
 
 
 def _could_use_tf32(inspection: Inspection) -> BoolArray:
-    """Tell which GPU events compute in single precision on a device with TF32."""
+    """Return which GPU events compute in single precision on a device with TF32, (g,)."""
 
     def has_tf32(_: Device | None, peaks: DevicePeaks | None) -> bool:
         return peaks is not None and "tf32" in peaks.matrix
@@ -181,14 +182,17 @@ def _share_of_single(device: Device | None, peaks: DevicePeaks | None) -> float:
     """Return the share of the time that matrix units need for single precision; 0: not known."""
     if peaks is None and capability(device, peaks) >= _FIRST_CAPABILITY:
         return _USUAL_SHARE
-    # TF32 where it is faster than single precision, else 16 bit.
+    # TF32 if it is faster than single precision, else 16 bits.
     return _needed_share(peaks, "fp32", ("tf32", "bf16", "fp16"))
 
 
 def _needed_share(
     peaks: DevicePeaks | None, vector_type: str, matrix_types: Sequence[str]
 ) -> float:
-    """Return the share of the time with the first type in which matrix units are faster."""
+    """Return the share of the time that matrix units need, with the first type that is faster.
+
+    0 if peaks are not known, 1 if no type is faster.
+    """
     if peaks is None:
         return 0.0
     vector_rate, _ = peaks.peak("vector", vector_type) or (0.0, "")

@@ -1,4 +1,4 @@
-"""Products by kernels for an older architecture than the device."""
+"""Matrix products in kernels that were built for an older GPU architecture."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: Generations of kernels, by compute capability.
+#: Labels and names of kernels, by the compute capability that they were built for.
 _BUILT_FOR: Final = {
     70: ("kernels for Volta", re.compile(r"volta_|cutlass_70|sm70_")),
     75: ("kernels for Turing", re.compile(r"turing_|cutlass_75|sm75_")),
@@ -61,22 +61,24 @@ _BUILT_FOR: Final = {
     90: ("kernels for Hopper", re.compile(r"cutlass_90|cutlass3x_sm90|sm90_")),
 }
 _NEWEST: Final = 100
-#: Alignment and tiles in names that explain an older kernel.
+#: Alignments and tiles in names that explain the choice of an older kernel.
 _ODD: Final = re.compile(
     r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_",
     re.IGNORECASE,
 )
-#: So do fewer rows or columns.
+#: Fewer rows or columns explain the choice of an older kernel, too.
 _FEWEST_ROWS: Final = 128
-#: Ampere's instructions reach about 60 % of what Hopper's do.
+#: Newer kernels are assumed to save this share: Ampere's instructions are about 60 % as fast as
+#: Hopper's.
 _SAVED_SHARE: Final = 0.4
-#: Graphics cards from here on have neither Hopper's instructions nor those of its successor.
+#: GPUs from this compute capability on are graphics cards, which lack the instructions of Hopper
+#: and its successor.
 _FIRST_CARD: Final = 120
 
 
 @detector("old-kernels", TEXT)
 def old_kernels(inspection: Inspection) -> Finding | None:
-    """Products by kernels for an older architecture than the device."""
+    """Detect matrix products in kernels that were built for an older GPU architecture."""
     built_for = np.zeros(len(inspection.work), dtype=np.int64)
     for generation, (_, pattern) in _BUILT_FOR.items():
         built_for[inspection.named(pattern)] = generation
@@ -99,16 +101,16 @@ def old_kernels(inspection: Inspection) -> Finding | None:
 
 def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
     """Return the newest generation whose kernels run on a device; 0: not known."""
-    of_device = capability(device, peaks)
-    if of_device >= _FIRST_CARD:
-        of_device = 80
+    device_capability = capability(device, peaks)
+    if device_capability >= _FIRST_CARD:
+        device_capability = 80
     generations = list(_BUILT_FOR) + [_NEWEST]
-    older = [generation for generation in generations if generation <= of_device]
-    return max(older, default=0)
+    possible = [number for number in generations if number <= device_capability]
+    return max(possible, default=0)
 
 
 def _is_explained(row: RooflineRow) -> bool:
-    """Tell whether the sizes of a product let a library choose older kernels."""
+    """Return whether the sizes of a product explain the choice of an older kernel."""
     if row.cost is None or row.cost.family != "GEMM":
         return False
     _, rows, columns, depth = product_sizes(row.cost)

@@ -1,4 +1,4 @@
-"""Copies from or to pageable memory, which go through a buffer of the driver."""
+"""Copies from or to pageable memory, which the driver moves through a buffer of its own."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ TEXT: Final = FindingText(
 
 @detector("pageable-copies", TEXT, remedy=Remedy.OVERLAPS)
 def pageable_copies(inspection: Inspection) -> Finding | None:
-    """Copies from or to pageable memory, which go through a buffer of the driver."""
+    """Detect copies from or to pageable memory, and idle time while the CPU waits for them."""
     work = inspection.work
     size = copied_bytes(inspection)
     is_small = (size > 0) & (size <= SMALL_BYTES)  # for which the rate is no matter

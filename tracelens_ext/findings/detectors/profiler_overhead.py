@@ -1,4 +1,4 @@
-"""How much of the host's time recording stacks and shapes may be."""
+"""The share of the CPU's time that recording stacks and shapes may take."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TEXT: Final = FindingText(
 
 @detector("profiler-overhead", TEXT)
 def profiler_overhead(inspection: Inspection) -> Finding | None:
-    """How much of the CPU's time recording stacks and shapes may be."""
+    """Report the share of the CPU's time that recording stacks and shapes may take."""
     percent = recorder_percent(inspection)
     if not percent:
         return None

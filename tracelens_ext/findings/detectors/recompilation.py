@@ -1,4 +1,4 @@
-"""The GPU is idle while the host compiles what ran before."""
+"""Idle time of the GPU while the CPU compiles after the warm-up."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ TEXT: Final = FindingText(
 
 @detector("recompilation", TEXT)
 def recompilation(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while the CPU compiles what ran before."""
+    """Detect idle time of the GPU while the CPU compiles."""
     trace = inspection.work.trace
-    # The first compilation is warm-up and not analyzed, as the first capture of a graph.
+    # The first compilation is warm-up and not analyzed.
     rows = np.append(compilations(trace), slow_regions(trace))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
     return inspection.finding(

@@ -1,4 +1,4 @@
-"""What activation checkpointing costs: time for memory, so it only informs."""
+"""The cost of activation checkpointing, which trades time for memory; only informs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT: Final = FindingText(
 
 @detector("recompute", TEXT, kinds=("pytorch-training",))
 def recompute(inspection: Inspection) -> Finding | None:
-    """What activation checkpointing costs: time for memory, so it only informs."""
+    """Report the GPU time of forward operations that run again in the backward pass."""
     second_forward = inspection.wall.about(recomputed(inspection.work))
     numbers = {"time_ms": second_forward.attributed_ms}
     return inspection.finding("recompute", second_forward, numbers, text=TEXT)

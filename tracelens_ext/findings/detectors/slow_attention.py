@@ -1,4 +1,4 @@
-"""Fused attention far below what such kernels reach."""
+"""Fused attention that is far slower than such kernels usually are."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ TEXT: Final = FindingText(
     most_share=1.1,
 )
 
-#: Queries of a head that one block computes.
+#: The number of queries of a head that a block computes.
 _QUERIES: Final = 128
-#: What takes so many times as long as usual is far off.
+#: A call that takes more than this times the usual time is slow.
 _FAR: Final = 1.5
 
 
 @detector("slow-attention", TEXT)
 def slow_attention(inspection: Inspection) -> Finding | None:
-    """Fused attention far below what such kernels reach."""
+    """Detect fused attention that is far slower than such kernels usually are."""
     needed_ns = inspection.by_operation(_needed_ns, inspection.peaks_of_rows)
     share = inspection.beyond(needed_ns, _FAR)
     if not share.any():
@@ -113,7 +113,7 @@ def slow_attention(inspection: Inspection) -> Finding | None:
 
 
 def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
-    """Return what a call would take at the usual rate, ns; 0 for what is no attention."""
+    """Return the usual time of a call of attention, ns; 0 for other operations."""
     if row.cost is None or not row.cost.family.startswith("SDPA"):
         return 0.0
     if not row.peak or peaks is None:
@@ -134,7 +134,7 @@ def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
 
 
 def _size(parameter: object) -> int:
-    """Return a size of an attention; 1 for what is not known."""
+    """Return a size of attention; 1 if it is not known."""
     if isinstance(parameter, int):
         return parameter
     return 1

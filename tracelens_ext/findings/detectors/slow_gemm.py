@@ -1,4 +1,4 @@
-"""Matrix products far slower than this GPU computes such sizes."""
+"""Matrix products that are far slower than the GPU can compute such sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXT: Final = FindingText(
 )
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")'
-#: What helps, by a sign in the reasons of the roofline.
+#: What helps, by a pattern in the reasons that the roofline gives.
 _REMEDIES: Final = {
     "TF32": "Let single precision use TF32, or compute in bf16.",
     "not a multiple|unaligned": "Pad sizes to multiples of 8 elements (64 fill tiles better).",
@@ -62,7 +62,7 @@ _NO_PEAKS: Final = (
 
 @detector("slow-gemm", TEXT)
 def slow_gemm(inspection: Inspection) -> Finding | None:
-    """Matrix products far slower than this GPU computes such sizes."""
+    """Detect matrix products that are far slower than the GPU can compute such sizes."""
     if not inspection.has_shapes:
         return None
     peaks = inspection.peaks_of_rows
@@ -82,7 +82,9 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
         variant = "shown"
     all_reasons = "; ".join(place.name for place in reasons)
     advice = [
-        remedy for sign, remedy in _REMEDIES.items() if re.search(sign, all_reasons)
+        remedy
+        for pattern, remedy in _REMEDIES.items()
+        if re.search(pattern, all_reasons)
     ]
     snippet = ""
     if "TF32" in all_reasons:
@@ -100,7 +102,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
 
 
 def _reason(row: RooflineRow, peaks: DevicePeaks | None) -> str:
-    """Return why a product is slow, as far as it shows."""
+    """Return the reason why a product is slow; empty if nothing shows one."""
     if row.why_slow:
         return row.why_slow
     if peaks is not None and could_be_tf32(row, peaks):
@@ -109,7 +111,7 @@ def _reason(row: RooflineRow, peaks: DevicePeaks | None) -> str:
 
 
 def _label(row: RooflineRow) -> str:
-    """Return `aten::bmm 96 × 512×64×512 bf16`: the batch, then M, N and K."""
+    """Return a label such as `aten::bmm 96 × 512×64×512 bf16`: the batch, then M, N and K."""
     if row.cost is None or row.cost.family != "GEMM":
         return ""
     batch, *sizes = product_sizes(row.cost)

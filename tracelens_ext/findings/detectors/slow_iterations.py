@@ -1,4 +1,4 @@
-"""Iterations that take longer than the others, for no reason found elsewhere."""
+"""Iterations that take longer than the others for a reason that no other finding explains."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ TEXT: Final = FindingText(
 )
 
 _WALL: Final = "wall_time_ms"
-#: The GPU time of the work that an iteration launched, whenever that ran.
+#: The GPU time of the work that an iteration launched, no matter when it ran.
 _LAUNCHED: Final = "launched_time_ms"
 _KERNELS: Final = "kernels"
-#: Columns of the iteration table that are no part of the time of an iteration.
+#: Columns of the iteration table that are not a part of an iteration's time.
 _NOT_PARTS: Final = (
     "iteration",
     "process",
@@ -67,10 +67,10 @@ _NOT_PARTS: Final = (
 
 @detector("slow-iterations", TEXT, remedy=Remedy.REMOVES_EXTRA_LAUNCHES)
 def slow_iterations(inspection: Inspection) -> Finding | None:
-    """Iterations that take longer than the others, for no reason found elsewhere.
+    """Detect iterations that take longer than the others for an unexplained reason.
 
-    They are slow by wall time, or by the GPU time of the work that they launched: where the CPU
-    runs ahead of the GPU, only that shows it.
+    They are slow by wall time, or by the GPU time of the work that they launched. If the CPU runs
+    ahead of the GPU, only the latter shows that they are slow.
     """
     work = inspection.work
     wall = inspection.wall
@@ -79,7 +79,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         return None
     iterations, labels, _ = named_iterations(work.tree, None)
     names = np.array(labels, dtype=object)
-    # An iteration that benchmarks kernels is no iteration like the others.
+    # An iteration with work that is set aside, such as benchmarks of kernels, is not comparable.
     set_aside = recording_of(work).set_aside(work)
     iterations_set_aside = iterations.of_gpu[set_aside]
     is_usual = ~np.isin(np.arange(len(names)), iterations_set_aside)
@@ -133,22 +133,22 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
 
 
 class _ClaimedExcess(NamedTuple):
-    """What slow iterations take too much."""
+    """The time by which iterations are too long, and the claim of it."""
 
-    excess: Float64Array  #: of each iteration, ns, (k,)
+    excess: Float64Array  #: the excess time of each iteration, ns, (k,)
     claim: Claim
 
 
 def _claim_by_wall(
     wall: WallTime, iterations: Iterations, is_slow: BoolArray
 ) -> _ClaimedExcess:
-    """Claim what some iterations take beyond the usual wall time."""
+    """Claim the time by which some iterations exceed the usual wall time."""
     times = _times_of_iterations(wall, iterations)
     length = iterations.end - iterations.start
     unexplained = length - times.claimed
     odd_excess = _odd_excess(unexplained, iterations.whole)
     excess = np.where(is_slow, odd_excess, 0.0)
-    # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
+    # An iteration cannot save more than the unclaimed time of its GPU events and gaps.
     free = np.maximum(times.free, 1.0)
     share = np.minimum(excess / free, 1.0)
     share_of_gap = values_at(share, times.of_gap, missing=0)
@@ -164,7 +164,7 @@ def _claim_by_wall(
 def _claim_by_gpu(
     wall: WallTime, iterations: Iterations, is_slow: BoolArray
 ) -> _ClaimedExcess:
-    """Claim what the work that some iterations launched takes beyond the usual."""
+    """Claim the time by which the work launched by some iterations exceeds the usual."""
     alone = wall.about(wall.free)
     launched_in = iterations.of_gpu
     iteration_of_event = launched_in[alone.events]
@@ -183,13 +183,13 @@ def _claim_by_gpu(
 class _SlowRows(NamedTuple):
     """Rows of the iteration table."""
 
-    whole: pd.DataFrame  #: of whole iterations
-    by_wall: pd.DataFrame  #: of those among them that take oddly long
-    by_gpu: pd.DataFrame  #: of those whose work takes the GPU oddly long
+    whole: pd.DataFrame  #: whole iterations
+    by_wall: pd.DataFrame  #: whole iterations with an unusually long wall time
+    by_gpu: pd.DataFrame  #: whole iterations that launched unusually long GPU work
 
 
 def _slow_rows(work: GpuEvents) -> _SlowRows | None:
-    """Return the iterations that take oddly long; None without any."""
+    """Return the rows of the iteration table; None if no iteration is unusually long."""
     if len(find_iterations(work.tree)) < measured.ODD_AMONG:
         return None
     table = measured.iteration_table(work).frame
@@ -209,14 +209,15 @@ def _slow_rows(work: GpuEvents) -> _SlowRows | None:
 class _Times(NamedTuple):
     """Times of k iterations, the mean over the devices that work for each, ns."""
 
-    of_gap: Int64Array  #: the iteration of each gap, `NONE` for none
-    claimed: Float64Array  #: what other findings have, (k,)
-    free: Float64Array  #: the time of GPU events and gaps that nobody has claimed, (k,)
+    of_gap: Int64Array  #: the iteration of each gap, `NONE` without one
+    claimed: Float64Array  #: time that other findings have claimed, (k,)
+    free: Float64Array  #: unclaimed time of GPU events and gaps, (k,)
 
 
 def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
-    """Return what is claimed, and what is left, of each iteration."""
-    # as what an iteration took is the time between two moments
+    """Return the claimed and the unclaimed time of each iteration."""
+    # Work counts where it runs, not where it was launched, because the wall time of an iteration is
+    # the time between two moments.
     of_gpu = iterations.started_in
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     count = len(iterations)
@@ -243,9 +244,10 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
-    """Return what no finding explains of each iteration beyond the usual, (k,).
+    """Return by how much the unexplained time of each iteration exceeds the usual, (k,).
 
-    It is 0 where that is not odd: other findings may explain all that makes an iteration odd.
+    0 for iterations whose unexplained time is not unusual: other findings then explain why they are
+    long.
     """
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
@@ -258,7 +260,10 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
 
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
-    """Return the iteration in which the larger part of each gap lies, as far as events tell."""
+    """Return the iteration that contains the larger part of each gap.
+
+    The iterations of the GPU events around the gap are the candidates.
+    """
     before = iterations.started_in[gaps.before]
     after = iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
@@ -271,12 +276,12 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
 def _sums(
     iteration: Int64Array, values: IntArray | Float64Array, count: int
 ) -> Float64Array:
-    """Return the sum of each iteration; what is in none (`NONE`) is left out, (count,)."""
+    """Return the sum of the values in each iteration, (count,); `NONE` is left out."""
     return np.bincount(iteration + 1, values, count + 1)[1:].astype(np.float64)
 
 
 def _slowest_part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
-    """Return the measured part that made them slow, in words, and by how much, ms."""
+    """Return the part of the time that grew most in slow iterations, and by how many ms."""
     parts = [column for column in whole if column not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more_ms = (slow[parts] - usual).sum()

@@ -1,4 +1,4 @@
-"""Collectives and copies far below what the link of the device moves."""
+"""Collectives and copies that are far slower than the link of the device allows."""
 
 from __future__ import annotations
 
@@ -99,27 +99,30 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: Less than this share of the link is far below it. Smaller messages take their latency.
+#: A transfer below this share of the rate of its link is slow.
 _FAR: Final = 1 / 3
+#: Smaller messages are not compared, because latency dominates them.
 _LARGE_BYTES: Final = 2**20
-#: Between GPUs what takes less has not reached its rate, ns.
+#: Transfers between GPUs that need less time, ns, are not compared: they do not reach the full
+#: rate.
 _LARGE_NS: Final = 50_000
 _BETWEEN_GPUS: Final = re.compile(r"Memcpy PtoP|.*Peer-to-Peer")
-#: A collective that takes so many times as long as the best of its size waits for others; one call
-#: of a size cannot tell.
+#: A collective that takes more than this times the shortest one of its size waits for other ranks.
 _WAITS: Final = 1.5
+#: With fewer collectives of a size, it is not known how long they wait.
 _FEWEST_CALLS: Final = 3
+#: The columns that tell the size of a collective.
 _SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
 
 
 @detector("slow-link", TEXT)
 def slow_link(inspection: Inspection) -> Finding | None:
-    """Collectives and copies far below what the link of the device moves."""
+    """Detect collectives and copies that are far slower than the link of the device allows."""
     work = inspection.work
     between_gpus = _rate_between_gpus(inspection)
     to_host = inspection.by_device(link_to_host)
     rate = np.where(between_gpus > 0, between_gpus, to_host)
-    # What is slower than the link to the host might as well go over that.
+    # A transfer between GPUs only counts as slow if it is slower than the link to the host, too.
     far_rate = np.minimum(_FAR * rate, np.where(to_host > 0, to_host, np.inf))
     is_pageable, _ = are_pageable(work)
     crosses_link = ~work.trace.named(work.name, WITHIN_DEVICE.match) & ~is_pageable
@@ -134,7 +137,8 @@ def slow_link(inspection: Inspection) -> Finding | None:
     is_slow &= (between_gpus == 0) | (needed_ns >= _LARGE_NS)
     if not is_slow.any():
         return None
-    # What is left of a call is its wait for others, and what the link needs.
+    # Other findings may have the rest of a call: its wait for other ranks, and the time that the
+    # link needs.
     lost_ns = np.where(is_slow, transfer_ns - needed_ns, 0.0)
     claim = partial(
         WallTime.claim_events,
@@ -166,9 +170,10 @@ def slow_link(inspection: Inspection) -> Finding | None:
 
 
 def _rate_between_gpus(inspection: Inspection) -> Float64Array:
-    """Return the rate of the links between GPUs over which each GPU event goes; 0: none known.
+    """Return the rate between GPUs for the transfer of each GPU event, bytes a ns, (g,).
 
-    Those of a product to one other GPU, as often as there are others, as far as it has links.
+    This is the rate to one GPU times the number of other GPUs in the transfer, up to the rate to
+    all GPUs. 0: not known.
     """
     work = inspection.work
 
@@ -189,31 +194,39 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
 
 
 def _other_gpus(work: GpuEvents) -> Int64Array:
-    """Return to how many other GPUs each GPU event transfers, as far as that is known, (g,)."""
-    others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
+    """Return the number of other GPUs in the transfer of each GPU event, (g,); 0: not known."""
+    other_gpus = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event = communication_of(work).index.to_numpy()
-    gpus = len(work.trace.devices)
+    gpu_count = len(work.trace.devices)
     described = collectives.describing_events(work, event)
     ranks = collectives.text_argument(work, "Process Group Ranks", described)
     distributed = work.trace.metadata.get("distributedInfo")
-    world = None
+    world_size = None
     if isinstance(distributed, dict):
-        world = distributed.get("world_size")
-    if isinstance(world, int) and gpus and world >= gpus and world % gpus == 0:
-        # Else GPUs of a machine are without a rank, so where the ranks are is not known.
-        count = {text: _others_on_board(text, gpus) for text in set(ranks)}
-        others[event] = [count[text] for text in ranks]
-    return others
+        world_size = distributed.get("world_size")
+    if not isinstance(world_size, int) or not gpu_count:
+        return other_gpus
+    every_gpu_has_rank = world_size >= gpu_count and world_size % gpu_count == 0
+    if every_gpu_has_rank:
+        # So the machine of each rank is known.
+        count = {text: _others_on_machine(text, gpu_count) for text in set(ranks)}
+        other_gpus[event] = [count[text] for text in ranks]
+    return other_gpus
 
 
-def _others_on_board(text: str, gpus: int) -> int:
-    """Return how many others a group has whose ranks are on one machine; 0: not known."""
+def _others_on_machine(text: str, gpu_count: int) -> int:
+    """Return how many other ranks a group has, if all are on one machine; 0: not known.
+
+    Args:
+        text: the ranks of the group as JSON.
+        gpu_count: the number of GPUs, and ranks, of a machine.
+    """
     try:
         ranks = json.loads(text)
-        boards = {rank // gpus for rank in ranks}
+        machines = {rank // gpu_count for rank in ranks}
     except (ValueError, TypeError, RecursionError):
         return 0
-    if len(boards) != 1:
+    if len(machines) != 1:
         return 0
     return len(ranks) - 1
 
@@ -224,7 +237,15 @@ def _set_collectives(
     moved: Float64Array,
     transfer_ns: Float64Array,
 ) -> None:
-    """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
+    """Set the bytes and the transfer times of collectives, in place.
+
+    Args:
+        inspection: the inspection of the trace.
+        far_rate: below this rate, the transfer of each GPU event is slow, bytes a ns, (g,).
+        moved: gets the bytes that each collective moves over the bus, (g,).
+        transfer_ns: gets the time of each collective without its wait for other ranks, (g,); 0 for
+            collectives that are not compared.
+    """
     table = communication_of(inspection.work)
     event = table.index.to_numpy()
     same_size = GROUP + _SIZE
@@ -240,17 +261,17 @@ def _set_collectives(
     moved[event] = np.nan_to_num(table_with_sizes["moved"])
     bytes_of_calls = moved[event]
     if bytes_of_calls.max(initial=0) < _LARGE_BYTES:
-        return  # none is judged
+        return
     ns_of_calls = transfer_ns[event]
     reached = bytes_of_calls / np.maximum(ns_of_calls, 1)
     rate = np.where(bytes_of_calls >= _LARGE_BYTES, reached, 0)
-    # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
+    # If a group is fast in one call, its link is fast, and its slow calls wait for other ranks.
     groups = table.assign(rate=rate).groupby(GROUP, dropna=False)
     fastest = groups["rate"].transform("max")
     calls = table.groupby(same_size, dropna=False)["time"]
     shortest_ns = 1e3 * calls.transform("min")
     waits_for_others = ns_of_calls > _WAITS * shortest_ns
-    own_ns = np.where(waits_for_others, shortest_ns, ns_of_calls)
-    is_judged = calls.transform("size") >= _FEWEST_CALLS
-    is_judged &= fastest < far_rate[event]
-    transfer_ns[event] = np.where(is_judged, own_ns, 0.0)
+    ns_without_wait = np.where(waits_for_others, shortest_ns, ns_of_calls)
+    is_compared = calls.transform("size") >= _FEWEST_CALLS
+    is_compared &= fastest < far_rate[event]
+    transfer_ns[event] = np.where(is_compared, ns_without_wait, 0.0)

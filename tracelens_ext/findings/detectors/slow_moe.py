@@ -1,4 +1,4 @@
-"""Grouped products of experts far from what the GPU could do."""
+"""Grouped matrix products of experts that are far slower than the GPU allows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ TEXT: Final = FindingText(
 )
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
-#: What grouped products reach of the best case, and what they take besides.
+#: The share of the best case that grouped products reach.
 _REACHED: Final = 0.5
+#: The time that a grouped product of any size takes.
 _FIXED_NS: Final = 10_000
 
 
 @detector("slow-moe", TEXT)
 def slow_moe(inspection: Inspection) -> Finding | None:
-    """Grouped products of experts far from what the GPU could do."""
+    """Detect grouped matrix products of experts that are far slower than the GPU allows."""
     needed_ns = inspection.by_operation(_needed_ns)
     return inspection.finding_of_events(
         "slow-moe", inspection.beyond(needed_ns, FAR), text=TEXT
@@ -45,7 +46,7 @@ def slow_moe(inspection: Inspection) -> Finding | None:
 
 
 def _needed_ns(row: RooflineRow) -> float:
-    """Return what a call would take, ns; 0 for what is no grouped product, or not known."""
+    """Return the expected time of a grouped product, ns; 0 for other operations or if unknown."""
     if row.cost is None or not row.roofline_ns:
         return 0.0
     is_of_experts = row.cost.family[:3] == "MoE"

@@ -1,4 +1,4 @@
-"""Floods of copies that are too small for the link or the memory to matter."""
+"""Very many small copies, whose time is mostly overhead."""
 
 from __future__ import annotations
 
@@ -115,18 +115,18 @@ _SENDS_BUFFERS: Final = re.compile(r"DistributedDataParallel\.forward")
 _MOST: Final = 0.5
 _MANY: Final = 1 / 3
 
-#: A copy without a known size is small if it is as short as this.
+#: A copy of unknown size is small if it is at most this long.
 _SHORT_NS: Final = 5_000
-#: Within a device: a parameter of this size and less, copied into a bucket.
+#: Limits for copies within a device, such as a parameter that is copied into a bucket.
 _PARAMETER_BYTES: Final = 2**22
 _PARAMETER_NS: Final = 25_000
-#: Fewer copies are no flood.
-_FLOOD: Final = 100
+#: Fewer small copies are not reported.
+_FEWEST_COPIES: Final = 100
 
 
 @detector("small-copies", TEXT, remedy=Remedy.REMOVES_LAUNCHES)
 def small_copies(inspection: Inspection) -> Finding | None:
-    """Floods of copies that are too small for the link or the memory to matter."""
+    """Detect very many small copies, whose time is mostly overhead."""
     work = inspection.work
     size = copied_bytes(inspection)
     is_within_device = work.trace.named(work.name, WITHIN_DEVICE.match)
@@ -136,7 +136,7 @@ def small_copies(inspection: Inspection) -> Finding | None:
     has_few_bytes = size <= most_bytes
     is_small = np.where(size > 0, has_few_bytes, is_short)
     is_small &= work.is_copy
-    if is_small.sum() < _FLOOD:
+    if is_small.sum() < _FEWEST_COPIES:
         return None
     launches = len(np.unique(work.tree.launch_of_gpu[is_small]))
     return inspection.finding_of_events(

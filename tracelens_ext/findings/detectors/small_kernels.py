@@ -1,4 +1,4 @@
-"""Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
+"""Runs of kernels that are shorter than their launches. `host-bound` has the gaps between them."""
 
 from __future__ import annotations
 
@@ -84,16 +84,20 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two
-#: or three to start and end a kernel: what a shorter one computes is the smaller part of its cost.
+#: The CPU takes about this long for a launch: 3 µs for the call, and more for PyTorch around it.
+#: The GPU takes 2 to 3 µs to start and end a kernel. So computation is the smaller part of the cost
+#: of a kernel that is shorter than this.
 _LAUNCH_NS: Final = 5_000
-#: Fewer in a row lie between the large kernels of any model.
+#: Shorter runs occur between the large kernels of any model, and are not reported.
 _SHORTEST_RUN: Final = 8
 
 
 @detector("small-kernels", TEXT, remedy=Remedy.REMOVES_LAUNCHES)
 def small_kernels(inspection: Inspection) -> Finding | None:
-    """Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
+    """Detect runs of kernels that are shorter than their launches.
+
+    A single kernel is assumed to replace each run.
+    """
     work = inspection.work
     wall = inspection.wall
     order, stream = inspection.stream_order
@@ -110,7 +114,7 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     is_chosen = np.zeros(len(work), dtype=bool)
     is_chosen[order] = is_free_kernel & is_long_run[run]
     share = np.zeros(len(work))
-    # one kernel of each run stays
+    # One of n kernels stays, so each of them saves 1 - 1/n of its time.
     share[order] = 1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
     claim = wall.claim_events(is_chosen, share)
 

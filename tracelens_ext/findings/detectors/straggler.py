@@ -55,16 +55,17 @@ _SAME: Final = [
     "dtype",
     "iteration",
 ]
-#: The others wait for it so many times as long as for any other device.
+#: The others have to wait for the straggler more than this times as long as for any other device.
 _FAR_WORSE: Final = 2
 
 
 @detector("straggler", TEXT)
 def straggler(inspection: Inspection) -> Finding | None:
-    """The device of one of several ranks for which the others wait in collectives.
+    """Detect a device for which the other devices wait in collectives.
 
-    One that needs every rank ends on all at about the same time: a kernel that comes early runs
-    longer than the last one by its wait. The n-th calls alike in an iteration are the same.
+    A collective that needs every rank ends on all devices at about the same time. So a kernel that
+    starts early runs longer than the last one, by the time that it waits. The n-th similar calls of
+    an iteration on all devices are the same collective.
     """
     work = inspection.work
     wall = inspection.wall
@@ -110,11 +111,13 @@ def straggler(inspection: Inspection) -> Finding | None:
 
 
 class _Waits(NamedTuple):
-    """What each GPU event waits for, g of them."""
+    """The waits of the g GPU events."""
 
-    wait_ns: Int64Array  #: how long it waits for the last device of its call, (g,)
-    #: that device, an index into the tracks of devices; `NONE` for an event that is the last, or
-    #: in no call of several devices, (g,)
+    wait_ns: (
+        Int64Array  #: how long the event waits for the last device of its call, (g,)
+    )
+    #: The last device, an index into the tracks of devices, (g,). `NONE` if the event itself is the
+    #: last, or belongs to no call on several devices.
     last_device: Int64Array
 
 
@@ -125,7 +128,7 @@ def _find_waits(inspection: Inspection) -> _Waits:
     table = _calls_of_collectives(inspection)
     same_call = table.groupby(["which", "sequence"])
     devices = same_call["device_index"].transform("size")
-    # Where devices have different numbers of calls, which of them belong together is unknown.
+    # If devices have different numbers of calls, it is unknown which calls belong together.
     same_collective = table["calls"].groupby(table["which"])
     is_compared = same_collective.transform("nunique") == 1
     is_compared &= devices >= 2
@@ -145,8 +148,10 @@ def _find_waits(inspection: Inspection) -> _Waits:
 def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
     """Return the kernels of collectives that need every rank, by start.
 
-    Their index is the GPU event. `which` numbers what is alike in an iteration, `sequence` the
-    calls of it on each device, `calls` is how many there are on the device.
+    Returns:
+        A table whose index is the GPU event. `which` is a number for similar calls in the same
+        iteration, `sequence` counts these calls on each device, and `calls` is their number on the
+        device.
     """
     work = inspection.work
     iterations = find_iterations(work.tree)

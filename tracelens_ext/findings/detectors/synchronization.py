@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tracelens_ext.analysis.idle_time.causes import Cause, blocking_calls
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.inspection import Inspection

@@ -1,4 +1,4 @@
-"""Products far slower than others of their size and type in the same trace."""
+"""Matrix products that are far slower than others of the same size and type in the trace."""
 
 from __future__ import annotations
 
@@ -50,17 +50,19 @@ TEXT: Final = FindingText(
     most_share=1.1,
 )
 
-#: Fewer others tell nothing; what is shorter is measured too coarsely.
+#: With fewer other calls, the usual time is not known.
 _FEWEST_OTHERS: Final = 3
+#: Shorter calls are not compared, because their times vary too much.
 _SHORT_NS: Final = 20_000
-#: So many times as long as the others: of a layout, in the median; of a single call.
+#: The calls of a layout are slow if their median exceeds this times that of the other layouts.
 _UNEVEN: Final = 1.2
+#: A single call is slow if it exceeds this times the median of all calls.
 _UNEVEN_CALL: Final = 1.5
 
 
 @detector("uneven-gemm", TEXT)
 def uneven_gemm(inspection: Inspection) -> Finding | None:
-    """Products far slower than others of their size and type in the same trace."""
+    """Detect matrix products that are far slower than others of the same size and type."""
     roofline = inspection.roofline
     work = inspection.work
     rows_alike = _rows_alike(inspection)
@@ -87,7 +89,7 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
 
 
 def _rows_alike(inspection: Inspection) -> list[list[int]]:
-    """Return the rows of the roofline of products of one size and type on one device."""
+    """Return groups of rows of the roofline: products of the same size, type and device."""
     roofline = inspection.roofline
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, row in enumerate(roofline.rows):
@@ -104,7 +106,13 @@ def _rows_alike(inspection: Inspection) -> list[list[int]]:
 def _compare(
     calls_of_rows: list[Int64Array], call_ns: Float64Array, needed_of_call: Float64Array
 ) -> None:
-    """Set what slow calls of one size and type need; each row is a layout."""
+    """Set the needed time of slow calls of the same size and type, in place.
+
+    Args:
+        calls_of_rows: the calls of each row of the roofline; each row is another layout.
+        call_ns: the time of each call.
+        needed_of_call: gets the needed time of each slow call.
+    """
     all_calls = np.concatenate(calls_of_rows)
     if len(all_calls) <= _FEWEST_OTHERS:
         return

@@ -1,4 +1,4 @@
-"""Scores written to memory between products and a softmax; a fused kernel never writes them."""
+"""Attention in several kernels that write the scores to memory, which a fused kernel does not."""
 
 from __future__ import annotations
 
@@ -88,24 +88,27 @@ TEXT: Final = FindingText(
     most_share=1.1,
 )
 
-#: What a fused backward pass computes besides: the scores again, five products for four.
+#: A fused backward pass computes the scores again: five products instead of four.
 _BACKWARD_FLOPS: Final = 1.25
-#: Rows and columns of scores that a fused kernel computes at once, needed or not.
+#: A fused kernel computes whole tiles of this many rows and columns of scores.
 _TILE: Final = 64
-#: GPU events between a softmax and its products: scale, mask, casts, dropout, copies of operands.
+#: Products are searched among this many GPU events before and after a softmax. Between them are
+#: scaling, masks, casts, dropout, and copies of operands.
 _WINDOW: Final = 16
-#: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
+#: Scores have at least the dimensions batch and heads, queries, and keys. A softmax over fewer
+#: dimensions belongs to a classifier or a router.
 _LEAST_DIMS: Final = 3
-#: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
-#: products and what is usual between them; anything else without shapes closes it.
+#: Stands for the number of scores in operations without recorded shapes. A chain then consists of
+#: batched products and of operations that are usual between them, by their names.
 _NOT_RECORDED: Final = 1
+#: Marks other operations without recorded shapes, at which the search for products ends.
 _CLOSES: Final = -1
 _BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
 _BETWEEN: Final = re.compile(
     r"aten::(?:(?:add|sub|mul|div|masked_fill|where|clone|copy|native_dropout)_?|_?to_copy"
     r"|native_dropout_backward)$"
 )
-#: The least saving is sure to be most of the time from this share on.
+#: The confidence is high if the least saving is at least this share of the attributed time.
 _SURE_SHARE: Final = 0.7
 
 
@@ -115,7 +118,7 @@ _SURE_SHARE: Final = 0.7
     kinds=("pytorch-training", "pytorch-inference", "serving", "jax"),
 )
 def unfused_attention(inspection: Inspection) -> Finding | None:
-    """Scores written to memory between products and a softmax; a fused kernel never writes them."""
+    """Detect attention in several kernels that write the scores to memory."""
     has_shapes = inspection.has_shapes
     work = inspection.work
     rows = inspection.roofline.rows
@@ -165,42 +168,42 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
 def _total_saved_ns(
     taken_ns: IntArray | Float64Array, needed_ns: Float64Array
 ) -> float:
-    """Return what chains take beyond what they need, all together, ns."""
+    """Return the total time by which chains exceed what they need, ns."""
     saved_ns = np.maximum(taken_ns - needed_ns, 0.0)
     return float(saved_ns.sum())
 
 
 def _products_have_peaks(rows: Sequence[RooflineRow]) -> bool:
-    """Tell whether the peak rate of every matrix product is known."""
+    """Return whether the peak rate of every matrix product is known."""
     return all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
 
 
 def _shape(row: RooflineRow) -> str:
-    """Return the first tensor of an operation, as `96×1024×1024`."""
+    """Return the sizes of the first tensor of an operation as text: `96×1024×1024`."""
     if not row.operation.tensors:
         return ""
     return "×".join(map(str, row.operation.tensors[0].dims))
 
 
 class _AttentionChains(NamedTuple):
-    """Softmaxes with their products, and what lies between them and passes over the scores."""
+    """The c chains of a softmax, its products, and the passes over the scores between them."""
 
-    softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
-    #: those of products before and after it, `NONE` for none, (c, 4)
+    softmax: Int64Array  #: the row of the roofline of the softmax, (c,)
+    #: the rows of two products before and two after the softmax, `NONE` for missing ones, (c, 4)
     products: Int64Array
-    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
+    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` without one, (g,)
 
 
 class _Nearest(NamedTuple):
     """The nearest products on one side of s softmaxes, as positions by stream and start."""
 
-    products: Int64Array  #: at most two, `NONE` for none, (s, 2)
-    #: the last kernel of the farthest one, or the softmax itself, (s,)
+    products: Int64Array  #: at most two products, `NONE` for missing ones, (s, 2)
+    #: the farthest kernel of these products, or the softmax without products, (s,)
     edge: Int64Array
 
 
 class _Search:
-    """Looks for products beside softmaxes, in the order of streams."""
+    """Searches products before and after softmaxes, among GPU events by stream and start."""
 
     def __init__(self, inspection: Inspection) -> None:
         of_operation = inspection.by_operation
@@ -208,13 +211,14 @@ class _Search:
         self.order = order
         self.stream = stream
         self.call = inspection.launchers.of_gpu[order]
-        self.scores = of_operation(_scores)[order]  #: elements that a softmax goes over
+        #: the number of scores of a softmax, see `_scores`, (g,)
+        self.scores = of_operation(_scores)[order]
         sizes_of_rows = [_score_sizes(row) for row in inspection.roofline.rows]
         columns = [
             of_operation(lambda _, size: size, column)[order]
             for column in zip(*sizes_of_rows, strict=True)
         ]
-        #: as `_score_sizes` of each event, (g, 3)
+        #: the `_score_sizes` of each event, (g, 3)
         self.sizes = np.stack(columns, axis=1)
         begins_call = np.append(True, self.call[1:] != self.call[:-1])
         self.softmax = np.flatnonzero((self.scores > 0) & begins_call)
@@ -224,7 +228,11 @@ class _Search:
         self.has_no_shapes = self.scores[self.softmax] == _NOT_RECORDED
 
     def nearest(self, direction: int) -> _Nearest:
-        """Return the nearest products in one direction, 1 or -1, within the window."""
+        """Return the nearest products within the window.
+
+        Args:
+            direction: 1 to search behind each softmax, -1 to search before it.
+        """
         softmax = self.softmax
         products = np.full((len(softmax), 2), NONE)
         edge = softmax.copy()
@@ -252,7 +260,10 @@ class _Search:
         return _Nearest(products, edge)
 
     def _is_end(self, position: Int64Array) -> BoolArray:
-        """Tell at which position, one of each softmax, another softmax may be, (s,)."""
+        """Return for each softmax whether the search ends at a position, (s,).
+
+        It ends at another softmax, and at an operation that closes a chain without shapes.
+        """
         scores = self.scores[position]
         is_end: BoolArray = (scores < 0) & self.has_no_shapes
         is_end |= scores > 0
@@ -260,7 +271,7 @@ class _Search:
 
 
 def _find_chains(inspection: Inspection) -> _AttentionChains:
-    """Return each softmax that has products on both sides, with what belongs to it."""
+    """Return the chains of the softmaxes that have products on both sides."""
     search = _Search(inspection)
     before = search.nearest(-1)
     after = search.nearest(1)
@@ -268,7 +279,8 @@ def _find_chains(inspection: Inspection) -> _AttentionChains:
     has_after = after.products[:, 0] != NONE
     whole = np.flatnonzero(has_before & has_after)
 
-    # All positions from the first product to the last one, chain by chain.
+    # All positions from the first product to the last one, chain by chain. Chains from 3 to 5 and
+    # from 8 to 9 give the positions 3, 4, 5, 8, 9.
     first = before.edge[whole]
     length = after.edge[whole] + 1 - first
     chain = np.repeat(np.arange(len(whole)), length)
@@ -298,7 +310,11 @@ def _find_chains(inspection: Inspection) -> _AttentionChains:
 
 
 def _scores(row: RooflineRow) -> int:
-    """Return the elements that a softmax over keys goes over; 0, or `_CLOSES`, for others."""
+    """Return the number of scores that a softmax over keys processes; 0 for other operations.
+
+    Without recorded shapes it is `_NOT_RECORDED` for a softmax, and `_CLOSES` for an operation that
+    does not belong to attention.
+    """
     name = row.operation.name.lower()
     is_softmax = "softmax" in name and "log_softmax" not in name
     if not row.operation.types:
@@ -314,7 +330,10 @@ def _scores(row: RooflineRow) -> int:
 
 
 def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
-    """Return the elements of a product's result and of its two operands; 0 for others."""
+    """Return the elements of a product's result and of its operands; 0 for other operations.
+
+    One of them is the matrix of scores.
+    """
     if not row.operation.types and _BATCHED.match(row.operation.name):
         return _NOT_RECORDED, 0, 0
     batch, rows, columns, depth = product_sizes(row.cost)
@@ -334,7 +353,7 @@ def _passes_over(row: RooflineRow) -> int:
 
 
 def _fused_ns_of_chains(roofline: Roofline, chains: _AttentionChains) -> Float64Array:
-    """Return what a fused kernel needs for each chain, ns, (c,)."""
+    """Return the time that a fused kernel needs for each chain, ns, (c,)."""
     rows_of_chains = np.column_stack([chains.softmax, chains.products])
     first, number = number_groups(list(rows_of_chains.T))
     needed = []
@@ -349,7 +368,10 @@ def _fused_ns_of_chains(roofline: Roofline, chains: _AttentionChains) -> Float64
 
 
 def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
-    """Return what a fused kernel needs; without known peaks what the products take, which stay."""
+    """Return the time that a fused kernel needs for a chain, ns.
+
+    If peaks are not known, it is the time of the products.
+    """
     product_rows = [roofline.rows[row] for row in products]
     peaks = roofline.peaks.get(int(roofline.groups.device[softmax]))
     if peaks is None or not all(row.peak for row in product_rows):
@@ -373,7 +395,7 @@ def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
 
 
 def _tiles_factor(size: int) -> float:
-    """Return how many times as many rows or columns as needed are computed in whole tiles."""
+    """Return by which factor whole tiles compute more rows or columns than needed."""
     return -(-size // _TILE) * _TILE / max(size, 1)
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are set to zero one by one, in which the GPU idles."""
+"""Gradients that are set to zero one by one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TEXT: Final = FindingText(
     },
 )
 
-#: PyTorch's annotation around it, and the Python frame of an optimizer or a module.
+#: PyTorch's annotation around `zero_grad`, and the Python frame of an optimizer or a module.
 _ZERO_GRAD: Final = re.compile(r"Optimizer\.zero_grad#|.*: zero_grad$")
 _FILL: Final = re.compile(r"FillFunctor|[Mm]emset|fill_kernel")
-#: A call with fewer fills than this gains nothing worth a change.
+#: Calls with fewer fills are not reported.
 _MANY_FILLS: Final = 20
 
 
@@ -48,7 +48,7 @@ _MANY_FILLS: Final = 20
     kinds=("pytorch-training",),
 )
 def zero_gradients(inspection: Inspection) -> Finding | None:
-    """Gradients that are set to zero one by one, in which the GPU idles."""
+    """Detect gradients that are set to zero one by one, and idle time meanwhile."""
     work = inspection.work
     calls = launched_within(inspection, _outermost_calls(inspection))
     if not len(calls.rows):
@@ -68,7 +68,7 @@ def zero_gradients(inspection: Inspection) -> Finding | None:
 
 
 def _outermost_calls(inspection: Inspection) -> Int64Array:
-    """Return the rows of calls of `zero_grad` that are in no other one."""
+    """Return the rows of calls of `zero_grad` that are not inside of another such call."""
     trace = inspection.work.trace
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
     rows = inspection.host_rows(_ZERO_GRAD, *kinds)

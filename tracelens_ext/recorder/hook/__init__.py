@@ -1,7 +1,8 @@
-"""Records from within the program, with Python 3.8 or newer and PyTorch 2.0 or newer.
+"""The hook, which runs within the recorded program.
 
-This folder is copied into the output folder, and its `sitecustomize.py` loads it there under
-another name. Its modules only import the standard library and each other.
+This folder is copied to the recordings, and `sitecustomize.py` loads the copy under another name.
+Its modules therefore import only the standard library and each other. They support Python 3.8 and
+PyTorch 2.0, and newer versions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ __all__ = ["install"]
 
 
 def install(torch: Any, folder: str) -> None:
-    """Begin to count the iterations of this process.
+    """Start counting the iterations of this process.
 
     Args:
-        torch: the module `torch`, which has just been imported.
-        folder: the folder of the hook, which was at the front of `PYTHONPATH`.
+        torch: PyTorch, which has just been imported.
+        folder: The folder of the hook, which was in front of `PYTHONPATH`.
     """
     from .options import read_options
     from .process_file import ProcessFile

@@ -1,7 +1,8 @@
-"""Lets processes end that were forked after the profiler was prepared.
+"""Lets processes end that were forked after the profiler had been prepared.
 
-Kineto has a thread that waits on a condition variable. A forked process does not have that thread,
-but at its end the destructor of the variable waits for the thread, forever.
+Kineto, PyTorch's profiling library, has a thread that waits for a condition variable. A forked
+process does not have that thread. When it ends, the destructor of the variable would wait for the
+thread forever.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from typing import Any, Optional
 
 
 class ForkedEnd:
-    """The functions of the C library that end a forked process; None if they do not exist."""
+    """The end of a forked process, with functions of the C library.
+
+    Without these functions (of glibc), `apply` does nothing.
+    """
 
     def __init__(self) -> None:
-        # This is looked up before `fork`: afterwards, a lock that it needs may be held forever.
+        # The functions are looked up before `fork`. After it, another thread of the parent process
+        # may have left a lock taken that the look-up needs.
         library: Optional[Any] = None
         try:
             library = ctypes.CDLL(None)
             self._on_exit = library.on_exit  # of glibc
-            # As an attribute in a class, Python would mangle this name.
+            # As an attribute, Python would mangle the name.
             self._at_exit = getattr(library, "__cxa_atexit")
             self._end = ctypes.cast(library._exit, ctypes.c_void_p)
             self._flush = ctypes.cast(library.fflush, ctypes.c_void_p)
@@ -28,10 +33,10 @@ class ForkedEnd:
             self._is_usable = False
 
     def apply(self) -> None:
-        """Let this process end with its exit code before destructors of libraries run.
+        """Make this process end with its exit code before the destructors of libraries run.
 
-        Functions that are registered last run first: the output of C is flushed, and then the
-        process ends.
+        Functions that were registered last run first: `fflush` writes buffered output of C, then
+        `_exit` ends the process.
         """
         if self._is_usable:
             self._on_exit(self._end, None)

@@ -1,4 +1,4 @@
-"""What to record; the program that reports wrote it into a file."""
+"""The options for recording, which the reporting program wrote into a file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ FILE_NAME = "options.json"
 class Options(NamedTuple):
     """What to record of a process."""
 
-    skip: int  #: iterations before the profiler is prepared
-    warmup: int  #: iterations between that and the recording
-    steps: int  #: iterations that are recorded
+    skip: int  #: number of iterations before the profiler is prepared
+    warmup: int  #: number of iterations between the preparation and the recording
+    steps: int  #: number of iterations to record
     steps_by: str  #: `auto`, `optimizer`, `forward` or `time`
-    after_s: float  #: by time: when the recording begins, after PyTorch was imported
-    for_s: float  #: by time: how long the recording takes, seconds
-    ranks: Optional[List[int]]  #: the ranks that are recorded; None for all
+    after_s: float  #: with `time`: start of the recording, after PyTorch was imported
+    for_s: float  #: with `time`: length of the recording
+    ranks: Optional[List[int]]  #: ranks that record; None for all
     stacks: bool  #: record Python frames
     memory: bool  #: record memory allocations
-    memory_snapshot: bool  #: write a snapshot of the GPU memory
+    memory_snapshot: bool  #: write a snapshot of the GPU's memory
 
     @property
     def is_by_time(self) -> bool:
@@ -30,6 +30,6 @@ class Options(NamedTuple):
 
 
 def read_options(folder: str) -> Options:
-    """Return the options that were written into a folder."""
+    """Return the options in the folder of the hook."""
     with open(os.path.join(folder, FILE_NAME), encoding="utf-8") as file:
         return Options(**json.load(file))

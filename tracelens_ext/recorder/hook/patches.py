@@ -1,4 +1,4 @@
-"""Replaces methods of PyTorch while iterations are counted, and restores them afterwards."""
+"""Replacements of PyTorch's functions, which count iterations and are undone afterwards."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
 
 
 class Follower(Protocol):
-    """An object that is notified of steps, calls and profilers."""
+    """Receives notifications about optimizers, calls of modules, and profilers of the program."""
 
     is_over: bool
 
     def optimizer_was_made(self, optimizer: Any) -> None:
-        """Note that an optimizer was created."""
+        """Wait for the steps of a new optimizer, too."""
 
     def optimizer_begins(self, optimizer: Any) -> bool:
-        """Note that a step begins; return False if it is part of a step of the same optimizer."""
+        """Note that a step begins; return False within another step of the same optimizer."""
 
     def optimizer_ends(self, optimizer: Any, *, has_stepped: bool) -> None:
         """Count a step of an optimizer that has ended, unless it failed."""
 
     def call_begins(self) -> None:
-        """Note that the outermost module is called."""
+        """Note that a call of the outermost module begins."""
 
     def call_ends(self) -> None:
         """Count a call of the outermost module that has ended."""
 
     def program_profiles(self) -> None:
-        """Make way for a profiler that the program creates itself."""
+        """Stop recording, because the program creates a profiler itself."""
 
 
 class _Replacement(NamedTuple):
@@ -42,23 +42,23 @@ class _Replacement(NamedTuple):
     replacement: Any
 
     def undo(self) -> None:
-        """Restore the original, unless other code has replaced ours."""
+        """Put the original back, unless other code has replaced the attribute since."""
         if self.owner.__dict__.get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
 
 
 class _Calls(threading.local):
-    """The module calls that are running in a thread."""
+    """Whether each thread is within a call of a module."""
 
     is_within_module = False
 
 
 class TorchPatches:
-    """The replaced methods of PyTorch.
+    """The replacements in PyTorch.
 
     Args:
-        torch: the module `torch`.
-        recorder: the object that is notified.
+        torch: PyTorch.
+        recorder: The object to notify.
     """
 
     def __init__(self, torch: Any, recorder: Follower) -> None:
@@ -66,15 +66,16 @@ class TorchPatches:
         self._recorder = recorder
         self._is_compiling = _compiling_test(torch)
         self._calls: List[_Replacement] = []
-        self._others: List[_Replacement] = []
+        self._profilers: List[_Replacement] = []
         self._call = torch.nn.Module.__dict__["__call__"]
         self._counting_call = self._make_counting_call(self._call)
-        #: True once the steps of optimizer classes are wrapped, which is never undone
+        #: PyTorch wraps the steps of an optimizer class once, when the first instance is created.
+        #: So this replacement cannot be undone.
         self._wraps_steps = False
 
     def put_on(self, *, calls: bool) -> None:
-        """Begin to follow optimizers and profilers, and calls of modules if wanted."""
-        if not self._others:
+        """Notify about optimizers and profilers, and also about calls of modules if `calls`."""
+        if not self._profilers:
             self._follow_profilers()
         if not self._wraps_steps:
             self._follow_optimizers()
@@ -84,14 +85,14 @@ class TorchPatches:
             self._replace(self._calls, module, "__call__", self._counting_call)
 
     def take_off(self) -> None:
-        """Restore what can be restored; wrapped steps of optimizers stay, but are not counted."""
+        """Undo the replacements, except for steps of optimizers, which are no longer counted."""
         self.take_off_calls()
-        for replacement in self._others:
+        for replacement in self._profilers:
             replacement.undo()
-        self._others.clear()
+        self._profilers.clear()
 
     def take_off_calls(self) -> None:
-        """Stop following calls of modules."""
+        """Stop notifying about calls of modules."""
         for replacement in self._calls:
             replacement.undo()
         self._calls.clear()
@@ -99,10 +100,10 @@ class TorchPatches:
 
     @contextmanager
     def original_call(self) -> Iterator[None]:
-        """Restore the original `Module.__call__` during this block.
+        """Put the original `Module.__call__` back during this block.
 
-        At its first start, PyTorch's profiler looks up which Python function calls modules, and it
-        crashes if the arguments of that function are not as it expects.
+        When PyTorch's profiler starts for the first time, it looks up which Python function calls
+        modules. It crashes if the arguments of that function are not those that it expects.
         """
         module = self._torch.nn.Module
         is_ours = module.__dict__["__call__"] is self._counting_call
@@ -115,17 +116,18 @@ class TorchPatches:
                 module.__call__ = self._counting_call
 
     def _correct_compiler(self) -> None:
-        """Tell torch.compile the original call, if it was loaded while ours was in place."""
+        """Make torch.compile use the original call, if it was loaded during the replacement."""
         for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
             module = sys.modules.get(name)
-            known = getattr(module, "unpatched_nn_module_call", None)
-            if known is self._counting_call:
+            call_in_compiler = getattr(module, "unpatched_nn_module_call", None)
+            if call_in_compiler is self._counting_call:
                 module.unpatched_nn_module_call = self._call  # type: ignore[union-attr]
 
     @staticmethod
     def _replace(
         replacements: List[_Replacement], owner: Any, name: str, replacement: Any
     ) -> None:
+        """Replace an attribute of a class, and remember how to undo that."""
         original = owner.__dict__[name]
         setattr(owner, name, replacement)
         replacements.append(_Replacement(owner, name, original, replacement))
@@ -133,7 +135,7 @@ class TorchPatches:
     # Calls of modules
 
     def _make_counting_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the replacement of `Module.__call__` that counts calls."""
+        """Return the replacement of `Module.__call__`, which counts calls of outermost modules."""
         is_compiling = self._is_compiling
         set_compiler = _set_compiler()
         recorder = self._recorder
@@ -168,6 +170,7 @@ class TorchPatches:
     # Steps of optimizers
 
     def _follow_optimizers(self) -> None:
+        """Notify about new optimizers and their steps."""
         optimizer_class = self._torch.optim.Optimizer
         if "profile_hook_step" not in optimizer_class.__dict__:
             self._follow_with_hook()
@@ -187,7 +190,7 @@ class TorchPatches:
             optimizer_class._patch_step_function = patch_step_function
 
     def _follow_with_hook(self) -> None:
-        """Follow optimizers in versions of PyTorch that wrap their steps in another way."""
+        """Notify about steps of optimizers in versions of PyTorch that wrap them in another way."""
         recorder = self._recorder
 
         def after_step(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
@@ -198,7 +201,7 @@ class TorchPatches:
         register(after_step)
 
     def _make_step_wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper for `step` of an optimizer class, instead of PyTorch's own wrapper."""
+        """Return the replacement of PyTorch's function that wraps `step` of optimizer classes."""
         is_compiling = self._is_compiling
         set_compiler = _set_compiler()
         recorder = self._recorder
@@ -241,14 +244,16 @@ class TorchPatches:
     # Profilers of the program
 
     def _follow_profilers(self) -> None:
+        """Notify about profilers that are created."""
         for owner in (
             self._torch.profiler._KinetoProfile,
             self._torch.autograd.profiler.profile,
         ):
             replacement = self._make_profiler_init(owner.__dict__["__init__"])
-            self._replace(self._others, owner, "__init__", replacement)
+            self._replace(self._profilers, owner, "__init__", replacement)
 
     def _make_profiler_init(self, initialize: Callable[..., None]) -> Any:
+        """Return the replacement of `__init__` of a profiler, which notifies about it."""
         recorder = self._recorder
 
         @functools.wraps(initialize)
@@ -264,21 +269,21 @@ class TorchPatches:
 
 
 def _compiling_test(torch: Any) -> Callable[[], bool]:
-    """Return a function that tells whether torch.compile is tracing."""
+    """Return a function that returns True while torch.compile traces the program."""
     compiler = getattr(torch, "compiler", None)
     test: Callable[[], bool] = getattr(compiler, "is_compiling", bool)
     return test
 
 
 def _eval_frame() -> Any:
-    """Return the part of PyTorch that runs compiled functions, without importing the compiler."""
+    """Return the part of PyTorch that runs compiled functions; it does not load the compiler."""
     library = getattr(sys.modules.get("torch"), "_C", None)
     compiler = getattr(library, "_dynamo", None)
     return getattr(compiler, "eval_frame", None)
 
 
 def _hide_from_compiler(function: Callable[..., Any]) -> None:
-    """Let torch.compile run a function uncompiled, and compile the functions that it calls."""
+    """Make torch.compile run a function unchanged, but compile the functions that it calls."""
     eval_frame = _eval_frame()
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction
@@ -289,9 +294,10 @@ def _hide_from_compiler(function: Callable[..., Any]) -> None:
 
 
 def _set_compiler() -> Callable[[Any], Any]:
-    """Return a function that sets the compiler for the following calls and returns the old one.
+    """Return a function that sets the compiler of later calls, and returns the previous one.
 
-    If there is a compiler, it is not a Python function, which the compiler would inspect, too.
+    If PyTorch has a compiler, that is a function in C, because the compiler would also compile a
+    Python function.
     """
 
     def set_nothing(_compiler: Any) -> Any:
@@ -305,7 +311,7 @@ def _set_compiler() -> Callable[[Any], Any]:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Keep torch.compile from inspecting calls in this block."""
+    """Keep torch.compile from compiling the functions that this block calls."""
     set_compiler = _set_compiler()
     compiler = set_compiler(None)
     try:

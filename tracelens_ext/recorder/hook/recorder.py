@@ -1,7 +1,7 @@
-"""Counts the iterations of a process, records a few of them, and writes the trace immediately.
+"""`Recorder`: counts the iterations of a process, records a few of them, and writes the trace.
 
-The profiler is used only on the thread whose iterations are counted: stopping it on another thread
-crashes the program. If anything fails here, the program goes on.
+All calls of the profiler are made on the thread whose iterations are recorded, because stopping the
+profiler on another thread crashes the program. If anything fails here, the program goes on.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .recording import (
     import_what_the_profiler_imports,
 )
 
-#: How long the program, at its end, waits for another thread to end its iteration, seconds.
+#: Longest time that the end of the program waits for another thread to end its iteration, seconds.
 _PATIENCE_S = 1.0
-#: How long the program, at its end, waits for another thread to write the trace, seconds.
+#: Longest time that it waits for a trace that another thread is writing, seconds.
 _WRITING_S = 600.0
-#: How long before the recording the modules of the profiler are imported, seconds.
+#: Time between the import of the profiler's modules and a recording by time, seconds.
 _IMPORTING_S = 5.0
 
 
@@ -39,9 +39,9 @@ class Recorder:
     """Records one process.
 
     Args:
-        torch: the module `torch`.
-        options: what to record.
-        process_file: the file about the outcome, which also knows the folder for the trace.
+        torch: PyTorch.
+        options: The options for recording.
+        process_file: The files of this process.
     """
 
     def __init__(self, torch: Any, options: Options, process_file: ProcessFile) -> None:
@@ -50,35 +50,35 @@ class Recorder:
         self._file = process_file
         self._patches = TorchPatches(torch, self)
         self._lock = threading.RLock()
-        #: True if the parent was recording when this process was forked
+        #: True if the parent process was recording when it forked this one
         self._inherits_profiler = False
-        #: ends forked processes, once a profiler has been prepared in this one
+        #: lets forked processes end, once a profiler has been prepared in this process
         self._forked_end: Optional[ForkedEnd] = None
         self._begin_counting()
 
     def _begin_counting(self) -> None:
         """Start counting from zero."""
         self.is_over = False
-        #: True while we create or use the profiler, as opposed to the program
+        #: True while this recorder, and not the program, creates or uses a profiler
         self.is_at_work = False
         self.recording: Optional[Recording] = None
         self._thread_steps: Dict[int, ThreadSteps] = {}
-        #: optimizers that have not made a step yet, by identity
+        #: optimizers that were created and have not stepped, by identity
         self._unused: Dict[int, Any] = {}
         self._has_optimizer = self._options.steps_by == "optimizer"
-        self._owner = 0  #: the id of the thread whose iterations are recorded
-        self._first_number = 0
+        self._owner = 0  #: identity of the thread whose iterations are recorded
+        self._first_number = 0  #: number of the first iteration to record
         self._must_stop = threading.Event()
-        #: why the thread that records should discard the recording; empty if it should not
+        #: why the recording thread must discard the recording; empty to keep it
         self._drop_reason = ""
         self._timed_thread: Optional[threading.Thread] = None
-        #: the trace of forward calls, which a trace of training will replace
+        #: path of a trace of inference, which a trace of training will replace
         self._written = ""
 
     # Beginning and end of the process
 
     def install(self) -> None:
-        """Begin to count iterations."""
+        """Start counting the iterations of this process."""
         self._patches.put_on(calls=not self._has_optimizer)
         atexit.register(self._end_process)
         if hasattr(os, "register_at_fork"):
@@ -91,7 +91,7 @@ class Recorder:
         """Forget the iterations of the parent after `fork`."""
         if self._forked_end is not None:
             self._forked_end.apply()
-            self._forked_end = None  # this also concerns processes that this one forks
+            self._forked_end = None  # processes that this one forks end in the same way
         inherited = self.recording
         is_inherited = inherited is not None and not inherited.is_stopped
         self._inherits_profiler = self._inherits_profiler or is_inherited
@@ -99,15 +99,13 @@ class Recorder:
         self._file.begin_afresh()
         self._begin_counting()
         if is_inherited and sys.getprofile() is not None:
-            sys.setprofile(
-                None
-            )  # removes the callback of the profiler that records Python frames
+            sys.setprofile(None)  # PyTorch's function, which records Python frames
         self._patches.put_on(calls=not self._has_optimizer)
         if self._options.is_by_time:
             self._start_timed_thread()
 
     def _end_process(self) -> None:
-        """Write what was recorded when the process ends."""
+        """Write the trace of what was recorded so far, because the process ends."""
         recording = self.recording
         if recording is not None and not self.is_over:
             self._must_stop.set()
@@ -121,7 +119,7 @@ class Recorder:
             self._file.write(exited=time.time())
 
     def _wait_for_owner(self) -> None:
-        """Wait until the thread that records has stopped, which its next iteration does."""
+        """Wait until the recording thread has stopped, which it does at its next iteration."""
         deadline = time.monotonic() + _PATIENCE_S
         if self._timed_thread is not None:
             deadline += _WRITING_S
@@ -131,17 +129,18 @@ class Recorder:
             time.sleep(0.01)
 
     def _most_iterations(self) -> int:
+        """Return the number of iterations of the thread that has most of them."""
         return max((steps.number for steps in self._thread_steps.values()), default=0)
 
     # What the program does
 
     @property
     def counts_calls(self) -> bool:
-        """True if calls of modules are iterations, as no optimizer was created."""
+        """True if calls of modules count as iterations, because there is no optimizer."""
         return not self._has_optimizer and not self._options.is_by_time
 
     def optimizer_was_made(self, optimizer: Any) -> None:
-        """Note that an optimizer was created."""
+        """Wait for the steps of a new optimizer, too."""
         if not self._counts_optimizers():
             return
         self._unused[id(optimizer)] = weakref.ref(optimizer)
@@ -153,7 +152,7 @@ class Recorder:
         self._guarded(self._begin_at_once)
 
     def optimizer_begins(self, optimizer: Any) -> bool:
-        """Note that a step begins; return False if it is part of a step of the same optimizer."""
+        """Note that a step begins; return False within another step of the same optimizer."""
         steps = self._steps_of_thread()
         if id(optimizer) in steps.stepping:
             return False
@@ -169,16 +168,16 @@ class Recorder:
             return
         self._first_optimizer_was_made()
         if self._unused.pop(id(optimizer), None) is not None:
-            for other in self._thread_steps.values():
-                if other is not steps:
-                    other.optimizers.forget(optimizer)
+            for steps_of_thread in self._thread_steps.values():
+                if steps_of_thread is not steps:
+                    steps_of_thread.optimizers.forget(optimizer)
         steps.optimizers.has_stepped(optimizer)
-        if not steps.stepping and steps.optimizers.iteration_has_ended():
+        if not steps.stepping and steps.optimizers.end_iteration_if_complete():
             steps.end_iteration(steps.optimizers.number)
             self._guarded(lambda: self._advance(steps))
 
     def call_begins(self) -> None:
-        """Note that the outermost module is called."""
+        """Note that a call of the outermost module begins."""
         if self.counts_calls:
             self._guarded(self._begin_at_once)
 
@@ -191,7 +190,7 @@ class Recorder:
         self._guarded(lambda: self._advance(steps))
 
     def program_profiles(self) -> None:
-        """Make way for a profiler that the program creates itself."""
+        """Stop recording, because the program creates a profiler itself."""
         if self.is_over or self.is_at_work:
             return
         self._drop("the program creates its own profiler")
@@ -201,16 +200,17 @@ class Recorder:
         return by_optimizer and not self.is_over
 
     def _first_optimizer_was_made(self) -> None:
-        """From now on, count the steps of optimizers instead of calls of modules."""
+        """Count steps of optimizers instead of calls of modules from now on."""
         if self._has_optimizer:
             return
         self._guarded(self._drop_recording)
         self._has_optimizer = True
         self._patches.take_off_calls()
-        own = threading.get_ident()
-        self._thread_steps = {own: self._steps_with_unused_optimizers()}
+        thread = threading.get_ident()
+        self._thread_steps = {thread: self._steps_with_unused_optimizers()}
 
     def _steps_of_thread(self) -> ThreadSteps:
+        """Return the steps of the current thread."""
         identity = threading.get_ident()
         steps = self._thread_steps.get(identity)
         if steps is None:
@@ -219,6 +219,7 @@ class Recorder:
         return steps
 
     def _steps_with_unused_optimizers(self) -> ThreadSteps:
+        """Return the steps of a new thread, which may use any optimizer that has not stepped."""
         steps = ThreadSteps()
         for reference in list(self._unused.values()):
             optimizer = reference()
@@ -229,12 +230,12 @@ class Recorder:
     # The recording
 
     def _begin_at_once(self) -> None:
-        """Begin recording before the first iteration if no iteration is to be skipped."""
+        """Prepare the profiler before the first iteration, if no iteration is to be skipped."""
         if self._options.skip == 0 and self.recording is None and not self.is_over:
             self._advance(self._steps_of_thread())
 
     def _advance(self, steps: ThreadSteps) -> None:
-        """Take the next step of the recording after an iteration of this thread."""
+        """Prepare, start, continue or finish the recording after an iteration of this thread."""
         recording = self.recording
         if recording is None:
             if steps.number < self._options.skip or not self._claim():
@@ -263,7 +264,7 @@ class Recorder:
             recording.begin_iteration(steps.number)
 
     def _claim(self) -> bool:
-        """Claim the recording for this thread; return False if another thread was first."""
+        """Make this thread the one that records; return False if there is one already."""
         with self._lock:
             if self._owner:
                 return False
@@ -271,7 +272,7 @@ class Recorder:
         return True
 
     def _may_record(self) -> bool:
-        """Return whether this process may be recorded; if not, stop counting."""
+        """Return True if this process is to be recorded; otherwise, stop counting."""
         worker = sys.modules.get("torch.utils.data")
         if worker is not None and worker.get_worker_info() is not None:
             self._end("worker", "it is a data loader worker", is_written=False)
@@ -287,7 +288,7 @@ class Recorder:
         return True
 
     def _is_profiled(self) -> bool:
-        """Return whether another profiler is active; stop one that was inherited by `fork`."""
+        """Return True if another profiler is active; stop one that the parent left by `fork`."""
         autograd = self._torch._C._autograd
         if self._inherits_profiler and not self._torch.cuda.is_initialized():
             self._inherits_profiler = False
@@ -307,7 +308,7 @@ class Recorder:
         return recording
 
     def _finish_with_thread(self) -> None:
-        """Stop the profiler when this thread ends, on this thread."""
+        """Make this thread stop the profiler when it ends."""
         thread: Any = threading.current_thread()
         if thread is threading.main_thread():
             return
@@ -323,7 +324,7 @@ class Recorder:
         thread._delete = finish_and_unregister
 
     def _finish_with_worker(self) -> None:
-        """Write the trace at the end of a `multiprocessing` process, which runs no `atexit`."""
+        """Write the trace at the end of a process of `multiprocessing`, which skips `atexit`."""
         util: Any = sys.modules.get("multiprocessing.util")
         if util is not None:
             process = os.getpid()
@@ -335,7 +336,7 @@ class Recorder:
             util.Finalize(None, finish, exitpriority=100)
 
     def _finish(self) -> None:
-        """Stop the profiler, and write the trace of what was recorded."""
+        """Stop the profiler, and write the trace of what was recorded so far."""
         recording = self.recording
         if recording is None:
             return
@@ -351,7 +352,7 @@ class Recorder:
         if not recording.is_stopped:
             recording.stop(facts)
         if not recording.recorded_ms and not self._options.is_by_time:
-            # The only iteration was cut off. That says little, but more than no trace.
+            # The trace has only an iteration that was cut off, which is better than no trace.
             facts["cut_off_only"] = True
         trace = self._write_trace(recording)
         if trace is None:
@@ -363,7 +364,7 @@ class Recorder:
     def _recording_facts(
         self, recording: Recording, steps: ThreadSteps
     ) -> Dict[str, Any]:
-        """Return the facts about a recording for the file of the process."""
+        """Return facts about a recording for the reporting program, and for the trace file."""
         return {
             "iterations": steps.number,
             "first_iteration": self._first_number,
@@ -376,12 +377,16 @@ class Recorder:
         }
 
     def _kind_of_steps(self) -> str:
+        """Return what counted as an iteration: `optimizer`, `forward`, or `time` for nothing."""
         if self._options.is_by_time:
             return "time"
         return "optimizer" if self._has_optimizer else "forward"
 
     def _write_trace(self, recording: Recording) -> Optional[str]:
-        """Write the trace of this process, only as a whole; None if nothing was recorded."""
+        """Write the trace of this process, and return its path; None if nothing was recorded.
+
+        The trace gets its name when it is complete.
+        """
         plain = self._file.scratch(".json-trace")
         packed = self._file.scratch(TRACE_SUFFIX)
         snapshot = self._file.scratch(SNAPSHOT_SUFFIX)
@@ -401,7 +406,7 @@ class Recorder:
                     os.unlink(path)
 
     def _publish(self, packed: str) -> str:
-        """Give a trace its name, and return its path."""
+        """Move a complete trace to its name, and return its path."""
         if self._written:
             os.replace(packed, self._written)
             return self._written
@@ -410,7 +415,7 @@ class Recorder:
         return publish(packed, self._file.output_folder, rank, first_free)
 
     def _drop(self, reason: str) -> None:
-        """Record nothing of this process; a thread that is recording will discard its recording."""
+        """Discard the recording of this process, or let the thread that records do so."""
         is_elsewhere = self._owner != threading.get_ident()
         if self.recording is not None and is_elsewhere:
             self._drop_reason = reason
@@ -420,7 +425,7 @@ class Recorder:
         self._end("dropped", reason)
 
     def _drop_recording(self) -> None:
-        """Stop the profiler of this thread, and discard what it recorded."""
+        """Stop the profiler of this thread, and discard its recording."""
         recording = self.recording
         if recording is None or self._owner != threading.get_ident():
             return
@@ -432,7 +437,14 @@ class Recorder:
     def _end(
         self, state: str, reason: str, *, is_written: bool = True, **facts: Any
     ) -> None:
-        """Stop counting, and leave PyTorch as it was."""
+        """Stop counting, undo the replacements in PyTorch, and write the state of the process.
+
+        Args:
+            state: The state; see `ProcessOutcome`.
+            reason: Why nothing was recorded; empty if something was.
+            is_written: False to remove the file about this process instead.
+            facts: More facts for that file.
+        """
         if not is_written:
             self._file.forget(state)
         elif not self._is_less_than_written(state):
@@ -444,11 +456,11 @@ class Recorder:
         self._patches.take_off()
 
     def _is_less_than_written(self, state: str) -> bool:
-        """Return whether the earlier recording of forward calls has more than this training."""
+        """Return True if a trace of inference exists, and this state is not about a new trace."""
         return bool(self._written) and state != "written"
 
     def _come_back_for_training(self, trace: Optional[str]) -> None:
-        """Record training, too, if it follows the inference that was recorded."""
+        """Record training, too, if the program trains after the inference that was recorded."""
         is_inference = self._options.steps_by == "auto" and not self._has_optimizer
         if trace is None or not is_inference or self._must_stop.is_set():
             return
@@ -458,7 +470,7 @@ class Recorder:
         self._patches.put_on(calls=False)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run a part of the recording. If it fails, the recording ends, but not the program."""
+        """Run an action; if it fails, the recording ends, and the program goes on."""
         was_at_work = self.is_at_work
         self.is_at_work = True
         try:
@@ -474,18 +486,20 @@ class Recorder:
     # By time
 
     def _start_timed_thread(self) -> None:
+        """Start the thread that records for a period of time."""
         self._timed_thread = threading.Thread(
             target=self._record_for_a_time, name="tracelens-ext", daemon=True
         )
         self._timed_thread.start()
 
     def _record_for_a_time(self) -> None:
+        """Wait, record all threads for a period of time, and write the trace."""
         must_stop = self._must_stop
-        begins = time.monotonic() + self._options.after_s
+        start = time.monotonic() + self._options.after_s
         if must_stop.wait(max(self._options.after_s - _IMPORTING_S, 0.0)):
             return
         self._guarded(lambda: import_what_the_profiler_imports(self._torch))
-        if must_stop.wait(max(begins - time.monotonic(), 0.0)):
+        if must_stop.wait(max(start - time.monotonic(), 0.0)):
             return
         self._guarded(self._start_timed_recording)
         if self.recording is not None:
@@ -493,6 +507,7 @@ class Recorder:
             self._guarded(self._finish)
 
     def _start_timed_recording(self) -> None:
+        """Start recording all threads, if this process is to be recorded."""
         if self.is_over or not self._claim() or not self._may_record():
             return
         recording = self._prepare(all_threads=True)

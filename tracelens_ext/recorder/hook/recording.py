@@ -1,4 +1,4 @@
-"""A recording with PyTorch's profiler."""
+"""`Recording`: one recording with PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -15,31 +15,37 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from .options import Options
 
-#: The member of the trace that says how much the recording slowed the program down.
+#: The member of the trace file with facts about the recording.
 METADATA_KEY = "tracelens_ext_recording"
+#: Environment variable with the lowest level of messages that Kineto, PyTorch's profiling library,
+#: writes.
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
-#: A log level above all levels of Kineto.
+#: A level above those of all messages.
 _KINETO_SILENCE = "99"
+#: A message that Kineto writes whatever its level.
 _KINETO_LINE = b"External init callback must run in same thread"
+#: The file descriptor of standard error.
 _STANDARD_ERROR = 2
+#: The largest number of events in a snapshot of memory.
 _SNAPSHOT_ENTRIES = 200_000
 _PROFILER_TOOL = 2  # `sys.monitoring.PROFILER_ID`
+#: An entry of `warnings.filters` that ignores all warnings.
 _IGNORED_WARNING = ("ignore", None, Warning, None, 0)
 
 
 class UnsupportedError(Exception):
-    """This version of PyTorch cannot record what is wanted; the message says what to do."""
+    """This version of PyTorch does not support the recording; the message says what to do."""
 
 
 class Recording:
-    """The profiler, from its preparation to the trace. Only one thread may use it.
+    """The profiler, from its preparation to the trace. All calls must be on the same thread.
 
     Args:
-        torch: the module `torch`.
-        options: what to record.
-        all_threads: record the operations of all threads, not only of the calling thread.
-        activities: the activities that PyTorch records; by default the CPU, and the accelerator
-            that the program is using.
+        torch: PyTorch.
+        options: The options for recording.
+        all_threads: Record the operations of all threads instead of only the calling one.
+        activities: The activities to record; by default, those of the CPU and of the accelerators
+            that the program already uses.
     """
 
     def __init__(
@@ -53,15 +59,14 @@ class Recording:
         self._torch = torch
         self._options = options
         self._activities = activities or self._used_activities()
-        self._mark: Any = None
-        self._mark_begins = 0.0
+        self._mark: Any = None  #: the annotation of the current iteration
+        self._mark_start = 0.0  #: when it began, s
         self.stacks_off_because = other_profiler() if options.stacks else None
         self.is_started = False
         self.is_stopped = False
-        self.recorded_ms: List[
-            float
-        ] = []  #: the duration of each recorded iteration, ms
-        #: the number of the iteration that is being recorded; afterwards, of the one cut off
+        self.recorded_ms: List[float] = []  #: the duration of each recorded iteration
+        #: number of the iteration that is being recorded; after the end of the recording, of the
+        #: iteration that the end cut off
         self.current: Optional[int] = None
         self.snapshot_problem = ""
         with _quiet():
@@ -72,6 +77,7 @@ class Recording:
                 self._profile.prepare_trace()
 
     def _make_profile(self, *, all_threads: bool) -> Any:
+        """Return a profiler of PyTorch with the options of this recording."""
         profiler = self._torch.profiler
         arguments: Dict[str, Any] = {}
         if all_threads:
@@ -94,7 +100,7 @@ class Recording:
         )
 
     def _used_activities(self) -> List[Any]:
-        """Return the activities to record: the CPU, and the accelerator that the program uses."""
+        """Return the activities of the CPU, and of the accelerators that the program uses."""
         kinds = self._torch.profiler.ProfilerActivity
         accelerators = [
             getattr(kinds, name.upper())
@@ -104,13 +110,13 @@ class Recording:
         return [kinds.CPU, *accelerators]
 
     def _uses(self, accelerator: str) -> bool:
-        """Return whether the program uses an accelerator, without initializing it."""
+        """Return True if the program already uses an accelerator; this does not initialize it."""
         module = getattr(self._torch, accelerator, None)
         is_initialized = getattr(module, "is_initialized", None)
         return is_initialized is not None and is_initialized()
 
     def start(self) -> None:
-        """Begin to record, after the iterations that warm up."""
+        """Start recording, after the iterations of the warm-up."""
         with _quiet():
             self._profile.start_trace()
         self.is_started = True
@@ -121,26 +127,26 @@ class Recording:
         self._mark = record_function("ProfilerStep#{}".format(number))
         self.current = number
         self._mark.__enter__()
-        self._mark_begins = time.perf_counter()
+        self._mark_start = time.perf_counter()
 
     def end_iteration(self) -> None:
         """Mark the end of the iteration."""
-        duration_s = time.perf_counter() - self._mark_begins
+        duration_s = time.perf_counter() - self._mark_start
         self._mark.__exit__(None, None, None)
         self._mark = None
         self.current = None
         self.recorded_ms.append(1000 * duration_s)
 
     def stop(self, facts: Dict[str, Any]) -> None:
-        """Stop the profiler, and put facts into the trace."""
+        """Stop the profiler, and add facts to the trace."""
         if self._mark is not None:
-            # A mark that ends after the profiler would write into freed memory. Its iteration stays
-            # `current`, so that the mark gets another name.
+            # An annotation that ends after the profiler would write into freed memory. The
+            # iteration stays `current`, so that its annotation is renamed later.
             self._mark.__exit__(None, None, None)
             self._mark = None
         with _quiet():
             if not self.is_started:
-                # PyTorch has no way to give up what it has prepared.
+                # PyTorch cannot stop a profiler that was only prepared.
                 self._profile.start_trace()
             self._profile.add_metadata_json(METADATA_KEY, json.dumps(facts))
             self._profile.stop_trace()
@@ -152,6 +158,7 @@ class Recording:
             self._profile.export_chrome_trace(path)
 
     def _start_snapshot(self) -> None:
+        """Start recording the history of the GPU's memory, if a snapshot is requested."""
         if not self._options.memory_snapshot:
             return
         if not self._uses("cuda"):
@@ -160,7 +167,7 @@ class Recording:
         self._torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
 
     def write_snapshot(self, path: str) -> bool:
-        """Write the memory snapshot if it is wanted, and return whether there is one."""
+        """Write the snapshot of memory if one is requested and possible; return True if so."""
         if not self._options.memory_snapshot or self.snapshot_problem:
             return False
         self._torch.cuda.memory._dump_snapshot(path)
@@ -169,10 +176,10 @@ class Recording:
 
 
 def import_what_the_profiler_imports(torch: Any) -> None:
-    """Import the modules now that the profiler would import when it starts.
+    """Import the modules that the profiler would import when it starts.
 
-    That takes seconds in some versions. Some versions import them while they record, and then write
-    wrong names.
+    In some versions of PyTorch, the import takes seconds. Some versions import the modules while
+    they record, and then write wrong names into the trace.
     """
     if hasattr(torch, "_inductor"):
         with suppress(ImportError):
@@ -180,19 +187,18 @@ def import_what_the_profiler_imports(torch: Any) -> None:
 
 
 def import_what_optimizers_import() -> None:
-    """Import the modules now that every optimizer would import when it is created.
+    """Import the modules that every optimizer imports when it is created.
 
-    Some versions of PyTorch write wrong names for the code of modules that are being imported, and
-    invalid JSON.
+    If this happens while some versions of PyTorch record, they write wrong names and invalid JSON.
     """
     with suppress(ImportError):
         importlib.import_module("torch._dynamo")
 
 
 def other_profiler() -> Optional[str]:
-    """Return the Python profiler that is active in this thread; None if there is none.
+    """Return the name of the Python profiler that is active in this thread; None without one.
 
-    To record Python frames, PyTorch would replace it.
+    To record Python frames, PyTorch would replace that profiler.
     """
     profiler = sys.getprofile()
     if profiler is not None:
@@ -206,9 +212,10 @@ def other_profiler() -> Optional[str]:
 
 @contextmanager
 def _without_lines_of_kineto() -> Iterator[None]:
-    """Suppress lines that Kineto writes in spite of its log level outside the main thread.
+    """Remove a line that Kineto writes to standard error on threads other than the main one.
 
-    Everything else that the process writes to standard error in the meantime is written afterwards.
+    Kineto's log level does not suppress it. All other text that the process writes to standard
+    error during the block is written at its end.
     """
     if threading.current_thread() is threading.main_thread():
         yield
@@ -227,18 +234,19 @@ def _without_lines_of_kineto() -> Iterator[None]:
                 os.dup2(standard_error, _STANDARD_ERROR)
                 file.seek(0)
                 lines = file.readlines()
-                others = [line for line in lines if _KINETO_LINE not in line]
-                if others:
-                    os.write(_STANDARD_ERROR, b"".join(others))
+                other_lines = [line for line in lines if _KINETO_LINE not in line]
+                if other_lines:
+                    os.write(_STANDARD_ERROR, b"".join(other_lines))
     finally:
         os.close(standard_error)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Kineto, and PyTorch's warnings about calls in this block.
+    """Suppress Kineto's messages and PyTorch's warnings during this block.
 
-    `warnings.catch_warnings` would show the program's own warnings a second time.
+    `warnings.catch_warnings` is not used, because it makes Python forget which warnings it has
+    shown: the program's own warnings would appear again.
     """
     is_silent = _KINETO_LEVEL in os.environ
     if not is_silent:

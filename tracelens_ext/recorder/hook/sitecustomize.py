@@ -1,8 +1,8 @@
 """Waits for `import torch` in every Python process of a program that is being recorded.
 
-Python imports this file when it starts, because its folder comes first in `PYTHONPATH`. For a
-process that never imports PyTorch, nothing else is loaded. Therefore this file only imports modules
-that Python has loaded already: `pathlib`, `typing` or `importlib.util` would cost milliseconds.
+Python imports this file at its start, because its folder is in front of `PYTHONPATH`. To cost a
+process without PyTorch as little as possible, this file only imports modules that Python has
+already loaded. `pathlib`, `typing` or `importlib.util` would cost milliseconds.
 """
 
 import os
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(__file__)
 _PACKAGE = "tracelens_ext_hook"
-#: The folder for the files about processes, which `record` reads.
+#: Folder of the files about processes, which the reporting program reads.
 _PROCESSES = os.path.join(_FOLDER, "processes")
-#: This file tells `record` that some Python process loaded the hook.
+#: This file exists if any Python process loaded the hook.
 _PYTHON_RAN = os.path.join(_PROCESSES, "python-ran")
 
 
 class _TorchFinder:
-    """Finds PyTorch through the other finders, and loads the recorder after its import."""
+    """Finds PyTorch with the other finders, and loads the recorder once PyTorch is imported."""
 
     def __init__(self) -> None:
         self._is_searching = False
@@ -30,7 +30,7 @@ class _TorchFinder:
         """Return the module spec of PyTorch; None for every other module."""
         if name != "torch" or self._is_searching:
             return None
-        self._is_searching = True  # another finder may call all finders, too
+        self._is_searching = True  # another finder may ask all finders in turn
         try:
             spec = self._ask_other_finders(name, path, target)
         finally:
@@ -50,7 +50,7 @@ class _TorchFinder:
         return None
 
     def _follow(self, loader: "Any") -> None:
-        """Make a loader of PyTorch load the recorder afterwards; otherwise, it stays as it is."""
+        """Make the loader of PyTorch load the recorder afterwards; otherwise it stays unchanged."""
         execute = loader.exec_module
 
         def exec_module(module: "Any") -> None:
@@ -62,12 +62,12 @@ class _TorchFinder:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # this loader does not accept attributes
+        except AttributeError:  # the loader cannot have attributes of its own
             _write_problem("PyTorch is loaded by " + repr(type(loader)))
 
 
 def _load_recorder(torch: "Any") -> None:
-    """Load the recorder. Errors do not affect the program."""
+    """Load the recorder. An error is written to a file, so that the program goes on."""
     try:
         from importlib import util
 
@@ -77,7 +77,7 @@ def _load_recorder(torch: "Any") -> None:
             os.path.join(package_folder, "__init__.py"),
             submodule_search_locations=[package_folder],
         )
-        assert spec is not None  # Python can load .py files
+        assert spec is not None  # Python always has a loader for .py files
         assert spec.loader is not None
         package = util.module_from_spec(spec)
         sys.modules[_PACKAGE] = package
@@ -88,7 +88,7 @@ def _load_recorder(torch: "Any") -> None:
 
 
 def _write_problem(problem: str) -> None:
-    """Write a message for `record` into the folder of the hook."""
+    """Write a problem to a file, which the reporting program reads."""
     path = os.path.join(_PROCESSES, "problem-" + str(os.getpid()))
     try:
         with open(path, "w", encoding="utf-8") as file:
@@ -98,7 +98,7 @@ def _write_problem(problem: str) -> None:
 
 
 def _leave_search_path() -> None:
-    """Remove this folder from the search path, so that the program finds its usual modules."""
+    """Remove this folder from the search path, so that the program's own imports do not change."""
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     sys.path_importer_cache.pop(_FOLDER, None)
 
@@ -107,14 +107,15 @@ def _note_that_python_ran() -> None:
     try:
         if not os.path.exists(_PYTHON_RAN):
             os.close(os.open(_PYTHON_RAN, os.O_CREAT | os.O_WRONLY, 0o666))
-    except OSError:  # the recording has ended, and the folder was removed
+    except OSError:  # the folder no longer exists, because the recording is over
         pass
 
 
 def _start() -> None:
+    """Load the recorder, now or once PyTorch is imported."""
     _leave_search_path()
     if hasattr(sys, "_tracelens_ext_records"):
-        return  # within another recording, only the inner one records
+        return  # a recording within another one: the inner hook came first, and records
     sys._tracelens_ext_records = True  # type: ignore[attr-defined]
     _note_that_python_ran()
     if "torch" in sys.modules:  # a .pth file imported it
@@ -124,15 +125,15 @@ def _start() -> None:
 
 
 def _run_existing_sitecustomize() -> None:
-    """Import the `sitecustomize` that this file hides.
+    """Import the `sitecustomize` that Python would have found without this file.
 
-    If there is none, the error is the one that Python expects for a missing `sitecustomize`. Python
-    reports errors within that module as usual.
+    If there is none, the import raises the error that Python expects and ignores. Python reports
+    errors within that module as usual.
     """
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
-if __name__ == "sitecustomize":  # not when a tool imports it under another name
+if __name__ == "sitecustomize":  # not if the file is imported under another name
     _start()
     _run_existing_sitecustomize()
