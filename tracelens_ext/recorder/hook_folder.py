@@ -90,7 +90,7 @@ class HookFolder:
         """Copy the hook and the options into a new folder below the output folder.
 
         Raises:
-            OutputError: the folder cannot be written.
+            OutputError: The folder cannot be written.
         """
         name = f".tracelens-ext-{socket.gethostname()}-{os.getpid()}"
         path = Path(os.path.abspath(output)) / name  # noqa: PTH100  # links stay as they are

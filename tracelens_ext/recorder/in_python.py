@@ -1,4 +1,4 @@
-"""Records from Python: `record` around a loop, and `trace_handler` for PyTorch's profiler."""
+"""Recording from Python: `record` around a loop, and `trace_handler` for PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordedReport:
 
 
 class record:  # noqa: N801  # it is called like a function
-    """Record a few iterations of a loop with PyTorch's profiler, and report on them.
+    """Records a few iterations of a loop with PyTorch's profiler, and reports on them.
 
     >>> with tracelens_ext.record("run1") as recording:
     ...     for batch in loader:
@@ -318,7 +318,7 @@ def report_on(trace_path: Path) -> RecordedReport:
     """Analyze a trace, and write its report into the same folder.
 
     Raises:
-        TracelensError: the trace cannot be analyzed, or the report cannot be written.
+        TracelensError: The trace cannot be analyzed, or the report cannot be written.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report

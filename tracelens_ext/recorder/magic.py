@@ -17,7 +17,7 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401  # of IPython, w
     """Add `%%tracelens` to a notebook; `%load_ext tracelens_ext` calls this.
 
     Args:
-        shell: the interactive shell of IPython.
+        shell: The interactive shell of IPython.
     """
 
     def tracelens(line: str, cell: str) -> None:

@@ -21,7 +21,7 @@ _PROCESS_NUMBER: Final = "%pid%"
 
 
 class OtherProfiler(StrEnum):
-    """A profiler that runs a program and records the whole run, or a period of time."""
+    """A profiler that runs a program and records all of it, or a period of time."""
 
     nsys = "nsys"
     """Nsight Systems of NVIDIA."""
@@ -100,7 +100,7 @@ def check_options(profiler: OtherProfiler, options: RecordOptions) -> None:
     """Refuse options that only PyTorch's profiler supports.
 
     Raises:
-        UsageError: an option is about iterations or about PyTorch.
+        UsageError: An option is about iterations or about PyTorch.
     """
     defaults = RecordOptions()
     is_given = {

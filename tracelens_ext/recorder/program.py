@@ -125,8 +125,8 @@ class _GroupWitness:
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[_GroupWitness]:
-        """Run the witness during this block."""
-        if not hasattr(os, "fork"):  # on Windows, there is no witness
+        """Start the witness for this block."""
+        if not hasattr(os, "fork"):  # Windows
             yield cls(0, -1, -1)
             return
         signal_reader, signal_writer = os.pipe()

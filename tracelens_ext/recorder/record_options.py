@@ -29,7 +29,7 @@ class StepsBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """What to record of each process. The defaults are those of the command `record`."""
+    """What to record of each process; the defaults are those of the command."""
 
     skip: int = 10  #: number of iterations before the profiler is prepared
     warmup: int = 2  #: number of iterations between the preparation and the recording

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Dict, Optional
 
-#: The folder for the files about processes, within the folder of the hook.
+#: Folder of the files about processes, in the folder of the hook.
 PROCESSES = "processes"
 TRACE_SUFFIX = ".pt.trace.json.gz"
 SNAPSHOT_SUFFIX = ".memory.pickle"
@@ -58,7 +58,7 @@ class ProcessFile:
 
     @property
     def output_folder(self) -> str:
-        """The folder for traces."""
+        """The folder of the traces."""
         return os.path.dirname(self._folder)
 
     def scratch(self, suffix: str) -> str:
@@ -139,7 +139,7 @@ def publish(source: str, folder: str, rank: Optional[int], first_free: int) -> s
             os.link(source, path)
         except FileExistsError:
             continue
-        except OSError:  # the file system does not support links
+        except OSError:  # a file system without links
             if os.path.exists(path):
                 continue
             os.rename(source, path)

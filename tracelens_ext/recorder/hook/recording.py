@@ -222,7 +222,7 @@ def _without_lines_of_kineto() -> Iterator[None]:
         return
     try:
         standard_error = os.dup(_STANDARD_ERROR)
-    except OSError:  # standard error is closed
+    except OSError:  # it is closed
         yield
         return
     try:
