@@ -1,4 +1,4 @@
-"""What the host was in: against a loop over all events of the thread."""
+"""The innermost events of host threads, compared with loops over all events of the thread."""
 
 from __future__ import annotations
 
@@ -13,117 +13,135 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
     innermost_during,
     innermost_segments,
 )
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 
-Nested = list[tuple[int, int]]
+#: The start and the end of each event of a thread, µs.
+Spans = list[tuple[int, int]]
+#: The start and the length of each interval, µs. They may overlap, like the gaps of two devices.
+INTERVALS = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6)
+KINDS = st.sampled_from([EventKind.CPU_OP, EventKind.PYTHON_FUNCTION])
 
 
 @st.composite
-def nested(draw: st.DrawFn) -> Nested:
-    """Intervals of one thread, each within another or beside it."""
-    found: Nested = []
+def nested_spans(draw: st.DrawFn) -> Spans:
+    """Draw events of one thread, each within another one or apart from it."""
+    spans: Spans = []
 
     def fill(start: int, end: int, depth: int) -> None:
         while depth and start < end and draw(st.booleans()):
             first = draw(st.integers(start, end - 1))
             last = draw(st.integers(first + 1, end))
-            found.append((first, last))
+            spans.append((first, last))
             fill(first, last, depth - 1)
             start = last
 
     fill(0, 100, 4)
-    return sorted(set(found))
+    return sorted(set(spans))
 
 
-@given(
-    nested(),
-    st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6),
-    st.sampled_from([EventKind.CPU_OP, EventKind.PYTHON_FUNCTION]),
-    st.booleans(),
-)
-def test_against_a_plain_loop(
-    events: Nested, stretches: list[tuple[int, int]], kind: EventKind, frames: bool
-) -> None:
-    maker = TraceMaker()
-    maker.op("first", -1, 1, thread=99)  # times count from here
-    for number, (start, end) in enumerate(events):
-        make = maker.op if kind == EventKind.CPU_OP else maker.frame
-        make(f"op {number}", start, end - start)
-    tree = TreePerfAnalyzer(maker.document(), add_python_func=frames).tree
-    trace = tree.trace
-    row_of = {trace.name_of(row): row for row in range(len(trace))}
-    rows = [row_of[f"op {number}"] for number in range(len(events))]
-    thread = np.full(len(stretches), trace.thread[rows[0]] if rows else 0)
-    begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
-    ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    found = innermost_during(tree.trace, (kind,), HostIntervals(thread, begins, ends))
-    if not rows:
-        return
-    for at, row in enumerate(found.tolist()):
-        covering = [
-            (int(trace.dur[each]), each)
-            for each in rows
-            if 2 * (min(trace.end[each], ends[at]) - max(trace.ts[each], begins[at]))
-            >= ends[at] - begins[at]
-        ]
-        # of two that cover half each, the first may have ended by the middle
-        if row == NONE:
-            middle = begins[at] + (ends[at] - begins[at]) // 2
-            assert all(trace.end[each] <= middle for _, each in covering)
-        else:
-            chosen = (int(trace.dur[row]), row)
-            assert chosen in covering
-            inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
-            assert all(duration >= chosen[0] for duration, _ in inside)
-    nobody = innermost_during(
-        tree.trace, (kind,), HostIntervals(thread * 0 + NONE, begins, ends)
-    )
-    assert (nobody == NONE).all()
-    ignored = innermost_during(
-        tree.trace, (kind,), HostIntervals(thread, begins, ends), ("op ",)
-    )
-    assert (ignored == NONE).all()
-
-
-@given(
-    nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6)
-)
-def test_moments_against_each_moment(
-    events: Nested, stretches: list[tuple[int, int]]
-) -> None:
-    """Stretches may overlap, as the gaps of several devices do; no pairs of them are made."""
+def trace_of(spans: Spans, kind: EventKind) -> Trace:
+    """Make a trace with an event `op N` for each span; times begin 1 µs earlier."""
     maker = TraceMaker()
     maker.op("first", -1, 1, thread=99)
-    for number, (start, end) in enumerate(events):
-        maker.op(f"op {number}", start, end - start)
-    trace = TreePerfAnalyzer(maker.document()).trace
-    mine = [row for row in range(len(trace)) if trace.name_of(row).startswith("op ")]
-    thread = np.full(len(stretches), trace.thread[mine[0]] if mine else 0)
-    begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
-    ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    moments = innermost_segments(
-        trace, (EventKind.CPU_OP,), HostIntervals(thread, begins, ends)
+    for number, (start, end) in enumerate(spans):
+        name = f"op {number}"
+        if kind == EventKind.CPU_OP:
+            maker.op(name, start, end - start)
+        else:
+            maker.frame(name, start, end - start)
+    return TreePerfAnalyzer(maker.document()).trace
+
+
+def rows_of_events(trace: Trace) -> list[int]:
+    return [row for row in range(len(trace)) if trace.name_of(row).startswith("op ")]
+
+
+def intervals_on_thread(
+    trace: Trace, intervals: list[tuple[int, int]]
+) -> HostIntervals:
+    """Return the intervals on the thread of the events, ns since the trace's first event."""
+    thread = 0
+    rows = rows_of_events(trace)
+    if rows:
+        thread = int(trace.thread[rows[0]])
+    start = np.array([1000 * (start + 1) for start, _ in intervals], dtype=np.int64)
+    length = np.array([1000 * length for _, length in intervals], dtype=np.int64)
+    return HostIntervals(
+        thread=np.full(len(intervals), thread), start=start, end=start + length
     )
-    assert len(moments.row) <= 2 * len(events)
-    covered = [0] * len(stretches)
-    of_row = dict.fromkeys(mine, 0)
-    for number, (begin, end) in enumerate(
-        zip(begins.tolist(), ends.tolist(), strict=True)
-    ):
-        for moment in range(begin, end, 1000):
-            around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]
-            now = moments.during(thread[:1], np.array([moment]), np.array([moment + 1]))
-            assert now.of_interval.tolist() == [bool(around)]
-            if around:
-                innermost = min(around, key=lambda row: (int(trace.dur[row]), -row))
-                assert moments.row[now.first].tolist() == [innermost]
-                covered[number] += 1000
-                of_row[innermost] += 1000
-    its = moments.during(thread, begins, ends)
-    assert its.of_interval.tolist() == covered
-    assert [bool(count) for count in its.past - its.first] == [
-        bool(ns) for ns in covered
-    ]
-    time = np.bincount(moments.row, its.of_segment, len(trace))
-    assert {row: time[row] for row in mine} == of_row
-    assert not moments.during(thread * 0 + NONE, begins, ends).of_interval.any()
+
+
+def on_unknown_thread(intervals: HostIntervals) -> HostIntervals:
+    return intervals._replace(thread=np.full(len(intervals.thread), NONE))
+
+
+@given(nested_spans(), INTERVALS, KINDS)
+def test_the_innermost_event_during_an_interval_covers_half_of_it(
+    spans: Spans, intervals: list[tuple[int, int]], kind: EventKind
+) -> None:
+    trace = trace_of(spans, kind)
+    on_thread = intervals_on_thread(trace, intervals)
+    innermost = innermost_during(trace, (kind,), on_thread).tolist()
+    bounds = zip(on_thread.start.tolist(), on_thread.end.tolist(), strict=True)
+    for row, (start, end) in zip(innermost, bounds, strict=True):
+        covering = []
+        for event in rows_of_events(trace):
+            overlap = min(trace.end[event], end) - max(trace.ts[event], start)
+            if 2 * overlap >= end - start:
+                covering.append(event)
+        if row == NONE:
+            # An event that covers exactly the first half has ended by the middle.
+            middle = start + (end - start) // 2
+            assert all(trace.end[event] <= middle for event in covering)
+            continue
+        assert row in covering
+        inner = [event for event in covering if trace.ts[event] >= trace.ts[row]]
+        assert trace.dur[row] == min(trace.dur[event] for event in inner)
+
+
+@given(nested_spans(), INTERVALS, KINDS)
+def test_events_that_are_ignored_or_on_other_threads_cover_nothing(
+    spans: Spans, intervals: list[tuple[int, int]], kind: EventKind
+) -> None:
+    trace = trace_of(spans, kind)
+    on_thread = intervals_on_thread(trace, intervals)
+    elsewhere = innermost_during(trace, (kind,), on_unknown_thread(on_thread))
+    assert (elsewhere == NONE).all()
+    without_events = innermost_during(trace, (kind,), on_thread, ignored=("op ",))
+    assert (without_events == NONE).all()
+
+
+@given(nested_spans(), INTERVALS)
+def test_segments_have_the_innermost_event_of_each_microsecond(
+    spans: Spans, intervals: list[tuple[int, int]]
+) -> None:
+    trace = trace_of(spans, EventKind.CPU_OP)
+    events = rows_of_events(trace)
+    on_thread = intervals_on_thread(trace, intervals)
+    segments = innermost_segments(trace, (EventKind.CPU_OP,), on_thread)
+    assert len(segments.row) <= 2 * len(spans)
+    covered_ns = [0] * len(intervals)
+    time_of_event = dict.fromkeys(events, 0)
+    for index, (thread, start, end) in enumerate(zip(*on_thread, strict=True)):
+        for time in range(int(start), int(end), 1000):
+            running = [
+                event for event in events if trace.ts[event] <= time < trace.end[event]
+            ]
+            overlap = segments.during(
+                np.array([thread]), np.array([time]), np.array([time + 1])
+            )
+            assert overlap.of_interval.tolist() == [bool(running)]
+            if running:
+                innermost = min(
+                    running, key=lambda event: (int(trace.dur[event]), -event)
+                )
+                assert segments.row[overlap.first].tolist() == [innermost]
+                covered_ns[index] += 1000
+                time_of_event[innermost] += 1000
+    overlap = segments.during(*on_thread)
+    assert overlap.of_interval.tolist() == covered_ns
+    has_segments = overlap.past > overlap.first
+    assert has_segments.tolist() == [ns > 0 for ns in covered_ns]
+    time = np.bincount(segments.row, overlap.of_segment, len(trace))
+    assert {event: time[event] for event in events} == time_of_event
+    assert not segments.during(*on_unknown_thread(on_thread)).of_interval.any()

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.coverage.benchmarks import find_benchmarks
 from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
 from tracelens_ext.analysis.coverage.suspects import find_suspects
+from tracelens_ext.analysis.coverage.warm_up_work import find_benchmarks
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"

@@ -1,4 +1,4 @@
-"""What is said of a device depends on that device: other devices change nothing."""
+"""The rows of a device in all tables depend on that device only, not on other devices."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ TABLES = (
     "iteration_statistics",
     "coll_analysis",
 )
-#: Tables with rows of one device each, or of which every device has a share that is exact.
-OF_DEVICES = (
+#: Tables in which each row belongs to one device.
+TABLES_BY_DEVICE = (
     "gaps",
     "gaps_longest",
     "gap_streams",
@@ -69,8 +69,8 @@ OF_DEVICES = (
     "timeline_bins",
 )
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-#: An example computes every table, some of them several times.
-FEW = settings(max_examples=max(settings().max_examples // 5, 3))
+#: Each example computes every table, which takes long.
+FEW_EXAMPLES = settings(max_examples=max(settings().max_examples // 5, 3))
 
 
 def is_gpu_event(event: Event) -> bool:
@@ -84,7 +84,7 @@ def analyzer_of(document: Document) -> TreePerfAnalyzer:
 
 
 def document_of(shape: JobShape) -> Document:
-    """A random trace whose times are whole nanoseconds."""
+    """Make a random trace whose times are whole nanoseconds."""
     document = deepcopy(trace_of(shape))
     for event in document["traceEvents"]:
         event["ts"] = round(event["ts"], 3)
@@ -116,27 +116,29 @@ def all_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame | None]:
     return tables
 
 
-@FEW
+@FEW_EXAMPLES
 @given(job_shapes(max_devices=4))
 @pytest.mark.parametrize(
-    "kept",
+    "is_kept",
     [is_gpu_event, lambda event: not is_gpu_event(event)],
-    ids=["kernels only", "host only"],
+    ids=["GPU events only", "host events only"],
 )
-def test_every_table_of_half_a_trace(
-    kept: Callable[[Event], bool], shape: JobShape
+def test_every_table_of_a_trace_with_only_gpu_or_host_events_is_computed(
+    is_kept: Callable[[Event], bool], shape: JobShape
 ) -> None:
     document = document_of(shape)
-    events = [event for event in document["traceEvents"] if kept(event)]
+    events = [event for event in document["traceEvents"] if is_kept(event)]
     assume(events)
     analyzer = analyzer_of(with_events(document, events))
     all_tables(analyzer)
     assert analyzer._repr_html_()
 
 
-@FEW
+@FEW_EXAMPLES
 @given(job_shapes(max_devices=2), st.data())
-def test_every_table_of_one_event(shape: JobShape, data: st.DataObject) -> None:
+def test_every_table_of_a_single_event_is_computed(
+    shape: JobShape, data: st.DataObject
+) -> None:
     document = document_of(shape)
     assume(document["traceEvents"])
     event = data.draw(st.sampled_from(document["traceEvents"]))
@@ -144,25 +146,29 @@ def test_every_table_of_one_event(shape: JobShape, data: st.DataObject) -> None:
 
 
 def rows_of(table: pd.DataFrame, columns: list[str]) -> list[str]:
-    """The rows as texts, in an order that does not depend on the order of the devices."""
-    return sorted(
-        str(row) for row in table[columns].round(6).itertuples(index=False, name=None)
-    )
+    """Return the rows as texts, in an order that does not depend on the order of the devices."""
+    rows = table[columns].round(6).itertuples(index=False, name=None)
+    return sorted(str(row) for row in rows)
 
 
-def of_devices(analyzer: TreePerfAnalyzer, name: str) -> pd.DataFrame:
-    options: dict[str, Any] = {"longest": 10**6} if name == "gaps_longest" else {}
+def complete_table(analyzer: TreePerfAnalyzer, name: str) -> pd.DataFrame:
+    """Return all rows of a table, with the device even if there is only one."""
+    options: dict[str, Any] = {}
+    if name == "gaps_longest":
+        options["longest"] = 10**6
     table = analyzer.table(name, **options)
     if table is None:
         return pd.DataFrame()
     if name == "gpu_timeline" and "device" not in table:
-        table = table.assign(
-            device=analyzer.trace.device[0] if len(analyzer.work) else 0
-        )
+        device = 0
+        if len(analyzer.gpu_events):
+            device = analyzer.trace.device[0]
+        table = table.assign(device=device)
     return table
 
 
 def renumbered(document: Document, numbers: dict[int, int]) -> Document:
+    """Return the trace with other numbers of the devices."""
     document = deepcopy(document)
     for event in filter(is_gpu_event, document["traceEvents"]):
         event["pid"] = event["args"]["device"] = numbers[event["args"]["device"]]
@@ -171,26 +177,24 @@ def renumbered(document: Document, numbers: dict[int, int]) -> Document:
     return document
 
 
-@FEW
+@FEW_EXAMPLES
 @given(job_shapes(max_devices=4), st.data())
-def test_other_numbers_of_the_devices_change_nothing_else(
+def test_the_numbers_of_the_devices_change_nothing_else(
     shape: JobShape, data: st.DataObject
 ) -> None:
     document = document_of(replace(shape, devices=max(shape.devices, 2)))
     assume(document["traceEvents"])
     devices = [device["id"] for device in document["deviceProperties"]]
     numbers = dict(zip(devices, data.draw(st.permutations(devices)), strict=True))
-    one = analyzer_of(document)
-    other = analyzer_of(renumbered(document, numbers))
-    for name in (*OF_DEVICES, "copy_bandwidth", "iterations"):
-        expected = of_devices(one, name)
-        got = of_devices(other, name)
+    original_analyzer = analyzer_of(document)
+    renumbered_analyzer = analyzer_of(renumbered(document, numbers))
+    for name in (*TABLES_BY_DEVICE, "copy_bandwidth", "iterations"):
+        expected = complete_table(original_analyzer, name)
+        actual = complete_table(renumbered_analyzer, name)
         columns = [str(column) for column in expected if column != "process"]
         if "device" in columns:
-            expected = expected.assign(
-                device=[numbers[number] for number in expected["device"]]
-            )
-        assert rows_of(got, columns) == rows_of(expected, columns), name
+            expected = expected.assign(device=expected["device"].map(numbers))
+        assert rows_of(actual, columns) == rows_of(expected, columns), name
     for name in (
         "gap_summary",
         "idle_by_kernel_pair",
@@ -198,15 +202,14 @@ def test_other_numbers_of_the_devices_change_nothing_else(
         "kernel_summary",
         "ops_summary",
     ):
-        expected = of_devices(one, name)
+        expected = complete_table(original_analyzer, name)
+        actual = complete_table(renumbered_analyzer, name)
         columns = [str(column) for column in expected]
-        assert rows_of(of_devices(other, name), columns) == rows_of(
-            expected, columns
-        ), name
+        assert rows_of(actual, columns) == rows_of(expected, columns), name
 
 
-def of_second_device(document: Document) -> Document:
-    """The same trace on device 1, from other threads, with other ids."""
+def on_second_device(document: Document) -> Document:
+    """Return the same trace on device 1, launched from other threads, with other ids."""
     document = deepcopy(document)
     for event in document["traceEvents"]:
         args = event["args"]
@@ -223,10 +226,12 @@ def of_second_device(document: Document) -> Document:
 
 
 def without_iterations(document: Document) -> Document:
-    events = document["traceEvents"]
-    return with_events(
-        document, [e for e in events if e.get("cat") != "user_annotation"]
-    )
+    events = [
+        event
+        for event in document["traceEvents"]
+        if event.get("cat") != "user_annotation"
+    ]
+    return with_events(document, events)
 
 
 def merged(first: Document, second: Document) -> Document:
@@ -236,58 +241,68 @@ def merged(first: Document, second: Document) -> Document:
 
 
 def aligned(document: Document, anchor: Event) -> Document:
-    """The same trace with one more event before all others, so that times are equal."""
+    """Return the trace with an event before all others, from which its times are counted."""
     return with_events(document, [anchor, *document["traceEvents"]])
 
 
-@FEW
+@FEW_EXAMPLES
 @given(job_shapes(max_devices=1), job_shapes(max_devices=1))
 def test_two_traces_merged_have_the_rows_of_both(
     first: JobShape, second: JobShape
 ) -> None:
-    anchor = TraceMaker()
-    anchor.op("begin", 0, 0.001)
-    start = anchor.events[0]
-    one = aligned(without_iterations(document_of(first)), start)
-    other = aligned(of_second_device(without_iterations(document_of(second))), start)
-    apart = [analyzer_of(document) for document in (one, other)]
-    assume(all(len(analyzer.work) for analyzer in apart))
-    assume(all(analyzer.tree.linked.any() for analyzer in apart))
-    together = analyzer_of(merged(one, with_events(other, other["traceEvents"][1:])))
-    for name in ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length"):
-        tables = [of_devices(analyzer, name) for analyzer in apart]
-        expected = pd.concat(tables, ignore_index=True)
-        columns = [str(column) for column in expected if column != "process"]
-        assert rows_of(of_devices(together, name), columns) == rows_of(
-            expected, columns
-        ), name
-    counts = ["scope", "cause", "count", "idle_time_ms", "overlapped_time_ms"]
-    summaries = [
-        of_devices(analyzer, "gap_summary")[counts] for analyzer in (*apart, together)
+    maker = TraceMaker()
+    maker.op("begin", 0, 0.001)
+    anchor = maker.events[0]
+    first_document = without_iterations(document_of(first))
+    second_document = on_second_device(without_iterations(document_of(second)))
+    analyzers = [
+        analyzer_of(aligned(document, anchor))
+        for document in (first_document, second_document)
     ]
-    numbers = [summary.set_index(["scope", "cause"]) for summary in summaries]
-    pd.testing.assert_frame_equal(numbers[0] + numbers[1], numbers[2])
+    assume(all(len(analyzer.gpu_events) for analyzer in analyzers))
+    assume(all(analyzer.tree.linked.any() for analyzer in analyzers))
+    merged_document = merged(first_document, second_document)
+    merged_analyzer = analyzer_of(aligned(merged_document, anchor))
+    for name in ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length"):
+        tables = [complete_table(analyzer, name) for analyzer in analyzers]
+        expected = pd.concat(tables, ignore_index=True)
+        actual = complete_table(merged_analyzer, name)
+        columns = [str(column) for column in expected if column != "process"]
+        assert rows_of(actual, columns) == rows_of(expected, columns), name
+    summaries = [idle_by_cause(analyzer) for analyzer in analyzers]
+    pd.testing.assert_frame_equal(
+        summaries[0] + summaries[1], idle_by_cause(merged_analyzer)
+    )
 
 
-@FEW
+def idle_by_cause(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Return the columns of `gap_summary` that can be added up."""
+    columns = ["scope", "cause", "count", "idle_time_ms", "overlapped_time_ms"]
+    summary = complete_table(analyzer, "gap_summary")[columns]
+    return summary.set_index(["scope", "cause"])
+
+
+@FEW_EXAMPLES
 @given(job_shapes(max_devices=3))
 def test_an_idle_device_changes_no_row_of_another(shape: JobShape) -> None:
     document = document_of(shape)
     assume(any(map(is_gpu_event, document["traceEvents"])))
-    work = [event for event in document["traceEvents"] if is_gpu_event(event)]
-    idle = TraceMaker()
-    idle.kernel("one kernel", work[0]["ts"], 0.001, device=9)
-    one = analyzer_of(document)
-    other = analyzer_of(with_events(document, [*document["traceEvents"], *idle.events]))
+    gpu_work = [event for event in document["traceEvents"] if is_gpu_event(event)]
+    idle_device = TraceMaker()
+    idle_device.kernel("only kernel", gpu_work[0]["ts"], 0.001, device=9)
+    events = document["traceEvents"] + idle_device.events
+    without_idle_device = analyzer_of(document)
+    with_idle_device = analyzer_of(with_events(document, events))
     for name in ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length"):
-        expected = of_devices(one, name)
-        got = of_devices(other, name)
+        expected = complete_table(without_idle_device, name)
+        actual = complete_table(with_idle_device, name)
         columns = [str(column) for column in expected]
-        got = got[got["device"] != 9] if "device" in got else got
-        assert rows_of(got, columns) == rows_of(expected, columns), name
+        if "device" in actual:
+            actual = actual[actual["device"] != 9]
+        assert rows_of(actual, columns) == rows_of(expected, columns), name
 
 
-def test_the_time_axis_of_a_trace_without_gpu_work_is_empty() -> None:
+def test_the_timeline_bins_of_a_trace_without_gpu_work_are_empty() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
     table = TreePerfAnalyzer(maker.document()).get_df_timeline_bins()
@@ -302,7 +317,7 @@ def test_the_time_axis_of_a_trace_without_gpu_work_is_empty() -> None:
     assert not len(table)
 
 
-def test_marks_of_the_time_axis_without_findings_that_fail(
+def test_timeline_markers_have_the_iterations_even_if_the_findings_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(DEBUG_VARIABLE, "0")
@@ -315,9 +330,9 @@ def test_marks_of_the_time_axis_without_findings_that_fail(
         raise IndexError("no such event")
 
     monkeypatch.setattr(analyzer, "findings", fail)
-    marks = analyzer.table("timeline_markers")
-    assert marks is not None
-    assert marks["name"].tolist() == ["ProfilerStep#1"]
+    markers = analyzer.table("timeline_markers")
+    assert markers is not None
+    assert markers["name"].tolist() == ["ProfilerStep#1"]
     (problem,) = analyzer.problems
     assert problem == (
         "The findings on the time axis could not be computed: IndexError: no such event; "

@@ -1,4 +1,4 @@
-"""The categoriser: order of precedence, answers in the order asked, failing plugins."""
+"""The categorizer: order of precedence, order of decisions, plugins that fail."""
 
 from __future__ import annotations
 
@@ -123,9 +123,12 @@ def test_precedence_among_plugins_is_priority_then_name_and_never_registration_o
     expected = ["high k1", "py", "alpha k|low", "alpha k|low", "py late"]
     for seed in range(6):
         random.Random(seed).shuffle(entry_points)
-        asked = KernelCategorizer.create(registry=PluginRegistry(entry_points))
-        assert asked.categorize(["k1", "k12", "k3", "low", "zzz"]).category == expected
-        assert asked.problems == []
+        categorizer = KernelCategorizer.create(registry=PluginRegistry(entry_points))
+        assert (
+            categorizer.categorize(["k1", "k12", "k3", "low", "zzz"]).category
+            == expected
+        )
+        assert categorizer.problems == []
 
 
 def test_within_a_pack_priority_comes_before_position() -> None:
@@ -134,24 +137,24 @@ def test_within_a_pack_priority_comes_before_position() -> None:
         Rule("b", "k", priority=1, number=2),
         Rule("c", "k", number=3),
     )
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         registry=registry(p=packs_plugin(RulePack("x", rules)))
     )
-    assert asked.categorize(["k"]).rule == ["x:2"]
+    assert categorizer.categorize(["k"]).rule == ["x:2"]
 
 
-def test_answers_come_in_the_order_asked_with_their_rule() -> None:
+def test_decisions_are_in_the_order_of_the_names() -> None:
     rules = (
         Rule("A", "a", vendor="nvidia", library="lib", number=1),
         Rule("B", "b", name="bees", number=2),
         Rule("OnlyMm", "mm", cpu_op="aten::mm$", number=3),
     )
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         registry=registry(p=packs_plugin(RulePack("x", rules)))
     )
     names = ["b", "a", "zzz", "mm", "mm", "a", "mm"]
     ops: list[Any] = ["op", None, "op", "aten::mm", "aten::addmm_", "op", np.nan]
-    decisions = asked.categorize(names, ops)
+    decisions = categorizer.categorize(names, ops)
     assert decisions.category == [
         "B",
         "A",
@@ -172,21 +175,21 @@ def test_answers_come_in_the_order_asked_with_their_rule() -> None:
     assert frame["vendor"].tolist()[2] is None
 
 
-def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
+def test_only_a_catch_all_without_a_condition_leaves_kernels_unknown() -> None:
     rules = (
         Rule("By operation", ".", cpu_op="mm", number=1),
         Rule("Uncategorized", "guard", number=2),
         Rule("misc", ".*", number=3),
     )
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         registry=registry(p=packs_plugin(RulePack("x", rules)))
     )
-    decisions = asked.categorize(["k", "guard", "k"], ["aten::mm", None, None])
+    decisions = categorizer.categorize(["k", "guard", "k"], ["aten::mm", None, None])
     assert decisions.category == ["By operation", "Uncategorized", "misc"]
     assert decisions.known == [True, False, False]
 
 
-def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> None:
+def test_a_catch_all_in_a_rule_file_of_the_user_is_a_decision(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[[rule]]\ncategory = "Mine"\npattern = ".*"\n')
     decisions = KernelCategorizer.create(rules=[tmp_path / "mine.toml"]).categorize(
         ["k"]
@@ -194,30 +197,32 @@ def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> 
     assert (decisions.category, decisions.known) == (["Mine"], [True])
 
 
-def test_each_distinct_kernel_is_asked_once_and_a_python_plugin_once_a_run() -> None:
+def test_each_distinct_kernel_is_categorized_once_and_a_function_is_called_once() -> (
+    None
+):
     tables: list[pd.DataFrame] = []
 
     def answer(table: pd.DataFrame) -> list[None]:
         tables.append(table)
         return [None] * len(table)
 
-    asked = KernelCategorizer.create(registry=registry(p=python_plugin(answer)))
-    asked.categorize(["a", "b", "a", "a"], ["op", None, "op", "other"])
+    categorizer = KernelCategorizer.create(registry=registry(p=python_plugin(answer)))
+    categorizer.categorize(["a", "b", "a", "a"], ["op", None, "op", "other"])
     assert [list(table) for table in tables] == [["kernel_name", "cpu_op"]]
     assert tables[0].values.tolist() == [["a", "op"], ["b", None], ["a", "other"]]
 
 
 def test_operations_have_packs_of_their_own() -> None:
     op_pack = RulePack("ops", (Rule("GEMM", "aten::(add)?mm"),), kind="op")
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         registry=registry(p=packs_plugin(op_pack, pack("k", "aten")))
     )
-    assert asked.categorize_ops(["aten::mm", "x", "aten::addmm"]) == [
+    assert categorizer.categorize_ops(["aten::mm", "x", "aten::addmm"]) == [
         "GEMM",
         "other",
         "GEMM",
     ]
-    assert asked.categorize(["aten::mm"]).category == ["k aten"]
+    assert categorizer.categorize(["aten::mm"]).category == ["k aten"]
     assert KernelCategorizer.create(registry=registry()).categorize_ops(["a"]) == [
         "other"
     ]
@@ -233,12 +238,12 @@ def test_operations_have_packs_of_their_own() -> None:
         pd.Series(["A", ""]),
     ],
 )
-def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> None:
-    asked = KernelCategorizer.create(
+def test_a_function_returns_a_column_with_none_for_unknown_kernels(answer: Any) -> None:
+    categorizer = KernelCategorizer.create(
         categorizer=lambda _table: answer,
         registry=registry(p=packs_plugin(pack("x", "k"))),
     )
-    assert asked.categorize(["k1", "k2"]).category == ["A", "x k"]
+    assert categorizer.categorize(["k1", "k2"]).category == ["A", "x k"]
 
 
 @pytest.mark.parametrize(
@@ -250,13 +255,13 @@ def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> N
         ([1, 2], "expected categories as strings or None, got 1"),
     ],
 )
-def test_wrong_answers(answer: Any, message: str) -> None:
+def test_invalid_results_of_functions(answer: Any, message: str) -> None:
     def mine(_table: pd.DataFrame) -> Any:
         return answer
 
-    asked = KernelCategorizer.create(categorizer=mine, registry=registry())
+    categorizer = KernelCategorizer.create(categorizer=mine, registry=registry())
     with pytest.raises(UsageError, match=f"categorizer mine: {message}"):
-        asked.categorize(["k1", "k2"])
+        categorizer.categorize(["k1", "k2"])
     stranger = KernelCategorizer.create(
         registry=registry(theirs=python_plugin(answer), p=packs_plugin(pack("x", "k")))
     )
@@ -266,20 +271,20 @@ def test_wrong_answers(answer: Any, message: str) -> None:
     assert message in stranger.problems[0]
 
 
-def test_a_function_may_be_called_like_a_plugin() -> None:
+def test_a_function_may_have_the_name_of_a_plugin() -> None:
     def py(table: pd.DataFrame) -> list[None]:
         return [None] * len(table)
 
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         categorizer=py, registry=registry(py=python_plugin(["plugin"]))
     )
     with pytest.warns(
         UserWarning, match="categorizer py: has no category for any of 1 kernels"
     ):
-        assert asked.categorize(["k"]).category == ["plugin"]
+        assert categorizer.categorize(["k"]).category == ["plugin"]
 
 
-def test_a_function_of_one_name_is_told_what_is_expected() -> None:
+def test_the_error_for_a_function_of_one_name_shows_how_to_write_it() -> None:
     def lower(name: Any) -> Any:
         return "GEMM" if "gemm" in name.lower() else None
 
@@ -297,14 +302,14 @@ def test_a_function_of_one_name_is_told_what_is_expected() -> None:
         )
     (note,) = caught.value.__notes__
     assert re.search(hint, note)
-    asked = KernelCategorizer.create(
+    categorizer = KernelCategorizer.create(
         categorizer=lambda table: [lower(name) for name in table.kernel_name],
         registry=registry(),
     )
-    assert asked.categorize(["a_gemm"]).category == ["GEMM"]
+    assert categorizer.categorize(["a_gemm"]).category == ["GEMM"]
 
 
-def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
+def test_an_error_in_a_function_of_the_caller_is_raised() -> None:
     def mine(table: pd.DataFrame) -> list[str]:
         return list(table["misspelt"])
 
@@ -315,21 +320,21 @@ def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
-    asked = KernelCategorizer.create(
+def test_a_pack_of_a_plugin_with_a_hanging_pattern_is_left_out() -> None:
+    categorizer = KernelCategorizer.create(
         registry=registry(
             bad=packs_plugin(pack("hang", "(a|a|aa)+$")),
             good=packs_plugin(pack("x", "a")),
         )
     )
-    assert asked.categorize(["a" * 60 + "!", "a"]).category == ["x a", "x a"]
-    assert len(asked.problems) == 1
-    assert "pack 'hang': rule 1: pattern" in asked.problems[0]
-    assert asked.categorize(["a"]).category == ["x a"]
+    assert categorizer.categorize(["a" * 60 + "!", "a"]).category == ["x a", "x a"]
+    assert len(categorizer.problems) == 1
+    assert "pack 'hang': rule 1: pattern" in categorizer.problems[0]
+    assert categorizer.categorize(["a"]).category == ["x a"]
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_users_own_pattern_without_end_is_an_error(tmp_path: Path) -> None:
+def test_a_hanging_pattern_of_the_user_is_an_error(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Bad", "(a|a|aa)+$"))
     with pytest.raises(
         RuleError, match=r"mine\.toml: rule 1: pattern: .*takes too long"
@@ -375,12 +380,12 @@ def test_plugins_are_chosen_by_name() -> None:
     ]
 
 
-def test_arguments_that_cannot_be_meant() -> None:
-    asked = KernelCategorizer.create(registry=registry())
+def test_single_values_in_place_of_lists_are_refused() -> None:
+    categorizer = KernelCategorizer.create(registry=registry())
     with pytest.raises(UsageError, match="names: expected a list"):
-        asked.categorize("kernel")
+        categorizer.categorize("kernel")
     with pytest.raises(UsageError, match=r"as many cpu_ops as names \(1\), got 2"):
-        asked.categorize(["a"], ["b", "c"])
+        categorizer.categorize(["a"], ["b", "c"])
     with pytest.raises(UsageError, match="rules: expected a list"):
         KernelCategorizer.create(rules="a.toml", registry=registry())
     with pytest.raises(
@@ -389,17 +394,19 @@ def test_arguments_that_cannot_be_meant() -> None:
         KernelCategorizer.create(categorizer=5, registry=registry())  # type: ignore[arg-type]
 
 
-def test_nothing_to_categorise() -> None:
-    asked = KernelCategorizer.create(categorizer=lambda _: ["a"], registry=registry())
-    assert len(asked.categorize([])) == 0
-    assert asked.categorize([]).to_frame().empty
+def test_an_empty_list_of_kernels() -> None:
+    categorizer = KernelCategorizer.create(
+        categorizer=lambda _: ["a"], registry=registry()
+    )
+    assert len(categorizer.categorize([])) == 0
+    assert categorizer.categorize([]).to_frame().empty
 
 
 def test_a_categorizer_can_be_sent_to_another_process(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Mine", "k"))
-    asked = KernelCategorizer.create(rules=[path], registry=registry())
-    asked.categorize(["k"])
-    copy = pickle.loads(pickle.dumps(asked))  # noqa: S301
+    categorizer = KernelCategorizer.create(rules=[path], registry=registry())
+    categorizer.categorize(["k"])
+    copy = pickle.loads(pickle.dumps(categorizer))  # noqa: S301
     assert copy.categorize(["k", "z"]).category == ["Mine", "Uncategorized"]
 
 

@@ -1,6 +1,8 @@
-"""Checking packs: each fault is found and named."""
+"""Checking packs: each problem is found and named."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -16,27 +18,25 @@ from tracelens_ext.categorize.check import check_packs
 from tracelens_ext.categorize.matcher import BoundPack
 
 
-def findings(*rules: Rule) -> list[tuple[str, str]]:
-    numbered = [
-        Rule(
-            **{field: getattr(rule, field) for field in Rule.__slots__}
-            | {"number": number}
-        )
-        for number, rule in enumerate(rules, start=1)
-    ]
-    return [(f.place, f.problem) for f in check_pack(RulePack("x", tuple(numbered)))]
+def problems_of(*rules: Rule) -> list[tuple[str, str]]:
+    """Check a pack of rules; return place and text of each problem."""
+    numbered_rules = tuple(
+        replace(rule, number=number) for number, rule in enumerate(rules, start=1)
+    )
+    problems = check_pack(RulePack("x", numbered_rules))
+    return [(problem.place, problem.problem) for problem in problems]
 
 
-def names(*texts: str) -> tuple[Example, ...]:
-    return tuple(Example(text) for text in texts)
+def examples(*names: str) -> tuple[Example, ...]:
+    return tuple(Example(name) for name in names)
 
 
-def test_a_sound_pack_has_no_findings() -> None:
+def test_a_correct_pack_has_no_problems() -> None:
     assert (
-        findings(
-            Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
+        problems_of(
+            Rule("A", "foo_", examples=examples("foo_1"), not_examples=examples("bar")),
             Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
-            Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
+            Rule("C", "bar", examples=examples("bar"), not_examples=(Example("foo"),)),
             Rule("misc", ".*"),
         )
         == []
@@ -51,29 +51,29 @@ def test_a_sound_pack_has_no_findings() -> None:
             "rule 1: has no examples, so nothing shows that it works",
         ),
         (
-            [Rule("A", "foo", examples=names("bar"))],
+            [Rule("A", "foo", examples=examples("bar"))],
             "rule 1: does not match its example 'bar'",
         ),
         (
-            [Rule("A", "foo", examples=names("foo"), not_examples=names("xfoo"))],
+            [Rule("A", "foo", examples=examples("foo"), not_examples=examples("xfoo"))],
             "rule 1: matches its not_example 'xfoo'",
         ),
         (
             [
-                Rule("A", "f", examples=names("f")),
-                Rule("B", "foo|o", examples=names("foo", "o")),
+                Rule("A", "f", examples=examples("f")),
+                Rule("B", "foo|o", examples=examples("foo", "o")),
             ],
             "rule 2: its example 'foo' goes to x:1 (A), which comes first",
         ),
         (
             [
-                Rule("A", "f", examples=names("f")),
-                Rule("A", "foo", examples=names("foo")),
+                Rule("A", "f", examples=examples("f")),
+                Rule("A", "foo", examples=examples("foo")),
             ],
             "rule 2: can never match: x:1 matches all of its examples",
         ),
         (
-            [Rule("A", "f", cpu_op="mm", examples=names("f"))],
+            [Rule("A", "f", cpu_op="mm", examples=examples("f"))],
             "rule 1: its example 'f' needs the operation that launched it",
         ),
         (
@@ -84,18 +84,18 @@ def test_a_sound_pack_has_no_findings() -> None:
             ),
         ),
         (
-            [Rule("A", "(a|a|aa)+$", examples=names("aa"))],
+            [Rule("A", "(a|a|aa)+$", examples=examples("aa"))],
             "rule 1: pattern takes over 0.2 s on a name of 2000 characters",
         ),
     ],
 )
-def test_each_fault_is_found(
+def test_each_problem_is_found(
     rules: list[Rule], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracelens_ext.categorize.check._HANG_SECONDS", 0.2)
-    found = [f"{place.split(': ', 1)[1]}: {text}" for place, text in findings(*rules)]
-    assert len(found) == 1
-    assert found[0].startswith(problem)
+    ((place, text),) = problems_of(*rules)
+    _, _, rule = place.partition(": ")
+    assert f"{rule}: {text}".startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -111,27 +111,28 @@ def test_each_fault_is_found(
         (Rule("A", "foo"), Rule("B", "food", priority=1), False),
     ],
 )
-def test_a_rule_behind_one_that_finds_all_its_names_is_named(
+def test_a_rule_that_an_earlier_rule_hides_is_reported(
     first: Rule, second: Rule, hidden: bool
 ) -> None:
-    found = [
-        problem
-        for _, problem in findings(first, second)
-        if "can never match" in problem
-    ]
-    expected = "can never match: x:1 comes first and matches every name that it matches"
-    assert found == [expected] * hidden
+    problem = "can never match: x:1 comes first and matches every name that it matches"
+    texts = [text for _, text in problems_of(first, second)]
+    assert (problem in texts) == hidden
 
 
 def test_rules_of_other_packs_can_take_the_examples() -> None:
-    first = RulePack("first", (Rule("A", "foo", examples=names("foo")),))
-    second = RulePack("second", (Rule("B", "foo_", examples=names("foo_")),))
-    for_choice = RulePack(
-        "third", (Rule("C", "foo", examples=names("foo")),), selectable=True
+    first = RulePack("first", (Rule("A", "foo", examples=examples("foo")),))
+    second = RulePack("second", (Rule("B", "foo_", examples=examples("foo_")),))
+    selectable = RulePack(
+        "third", (Rule("C", "foo", examples=examples("foo")),), selectable=True
     )
-    of_ops = RulePack("fourth", (Rule("D", "foo", examples=names("foo")),), kind="op")
-    packs = [BoundPack(pack, "rules") for pack in (first, second, for_choice, of_ops)]
-    assert [(f.severity, f.place) for f in check_packs(packs)] == [
+    operations = RulePack(
+        "fourth", (Rule("D", "foo", examples=examples("foo")),), kind="op"
+    )
+    packs = [
+        BoundPack(pack, "rules") for pack in (first, second, selectable, operations)
+    ]
+    problems = [(problem.severity, problem.place) for problem in check_packs(packs)]
+    assert problems == [
         ("error", "pack 'second': rule 1"),
         ("warning", "pack 'second': rule 1"),
     ]
@@ -143,7 +144,7 @@ def test_the_built_in_packs_load() -> None:
     assert len(built_in.packs) > 10
 
 
-def test_a_finding_is_a_plain_value() -> None:
+def test_a_problem_is_a_plain_value() -> None:
     assert RuleProblem("error", "x: rule 1", "p") == RuleProblem(
         "error", "x: rule 1", "p"
     )

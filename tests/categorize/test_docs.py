@@ -73,7 +73,7 @@ def execute(code: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["my_rules.toml", "full.toml"])
-def test_every_rule_file_shown_is_sound(name: str) -> None:
+def test_every_rule_file_in_the_documentation_is_correct(name: str) -> None:
     assert check_pack(load_pack(name)) == []
 
 
@@ -83,7 +83,7 @@ def categories(code: str) -> dict[str, str]:
     return dict(zip(table["kernel_name"], table["kernel_category"], strict=True))
 
 
-def test_the_three_ways_do_what_the_page_says() -> None:
+def test_the_three_ways_work_as_documented() -> None:
     with_file, with_map, with_function, public = blocks("write-rules.md", "python")
     assert categories(with_file) | {HALF: "", NVJET: ""} == {
         FUSED: "My Fused Op",

@@ -38,7 +38,7 @@ def explained_registry() -> KernelCategorizer:
     )
 
 
-def test_explain_tells_the_winner_and_the_others() -> None:
+def test_explain_returns_the_deciding_rule_and_the_others() -> None:
     answer = explain(explained_registry(), "foo", "aten::add")
     assert answer.category == "Plain"
     assert answer.winner is not None
@@ -55,7 +55,7 @@ def test_explain_tells_the_winner_and_the_others() -> None:
     assert explain(explained_registry(), "zzz").category == "Uncategorized"
 
 
-def test_built_in_rules_answer_as_a_loop_over_them_would() -> None:
+def test_built_in_rules_decide_as_a_loop_over_them_would() -> None:
     built_in = builtin_categorizer()
     rules = [
         bound
@@ -93,7 +93,7 @@ def test_explain_agrees_with_categorize_on_every_built_in_example() -> None:
         )
 
 
-def test_explain_asks_python_categorisers_and_survives_broken_ones(
+def test_explain_calls_python_categorizers_and_survives_broken_ones(
     tmp_path: Path,
 ) -> None:
     @hookimpl
@@ -109,12 +109,12 @@ def test_explain_asks_python_categorisers_and_survives_broken_ones(
     )
     answer = explain(asked, "foo")
     assert answer.winner is not None
-    assert answer.winner.place == "Python categoriser <lambda>"
+    assert answer.winner.place == "Python categorizer <lambda>"
     assert asked.problems == ["p: RuntimeError: oops"]
 
 
 @pytest.mark.usefixtures("impatient")
-def test_explain_names_the_users_pattern_without_end(tmp_path: Path) -> None:
+def test_explain_names_a_hanging_pattern_of_the_user(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Mine", "(a|a|aa)+$"))
     asked = KernelCategorizer.create(rules=[path], registry=registry())
     with pytest.raises(RuleError, match="rule 1"):

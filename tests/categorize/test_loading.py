@@ -228,7 +228,7 @@ KEYS = st.sampled_from(
         {"rule": st.lists(st.dictionaries(KEYS, JSON_LIKE), max_size=3)}
     )
 )
-def test_whatever_the_document_it_is_a_pack_or_a_rule_error(
+def test_any_document_is_a_pack_or_a_rule_error(
     document: dict[str, object],
 ) -> None:
     try:
@@ -239,7 +239,7 @@ def test_whatever_the_document_it_is_a_pack_or_a_rule_error(
         assert pack.rules
 
 
-def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
+def test_a_list_of_patterns_matches_if_one_of_them_does() -> None:
     (rule,) = parse_pack(
         {
             "rule": [
@@ -258,7 +258,7 @@ def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
             parse_pack({"rule": [{"category": "A", "pattern": wrong}]})
 
 
-def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
+def test_the_own_name_of_a_kernel_ends_before_its_arguments() -> None:
     table = {
         "category": "A",
         "pattern": "softmax",
@@ -299,7 +299,7 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
     ],
     ids=["alternation", "repeats", "digits"],
 )
-def test_what_would_take_minutes_is_refused(
+def test_patterns_that_take_minutes_to_compile_are_refused(
     tmp_path: Path, rule: str, problem: str
 ) -> None:
     path = tmp_path / "my.toml"
@@ -317,7 +317,7 @@ def test_a_pack_of_too_many_rules_is_refused() -> None:
         parse_pack({"rule": rules})
 
 
-def test_a_pack_says_what_its_rules_have_in_common(tmp_path: Path) -> None:
+def test_fields_of_a_pack_apply_to_all_of_its_rules(tmp_path: Path) -> None:
     head = "[pack]\ncategory = 'A'\nlibrary = 'mine'\n"
     rules = "[[rule]]\npattern = 'a'\n[[rule]]\ncategory = 'B'\nlibrary = 'b'\ncpu_op = 'b'\n"
     first, second = load_pack(write(tmp_path, head + rules)).rules

@@ -27,11 +27,11 @@ def test_template_arguments(mangled: str, short: str) -> None:
     assert short_name(mangled) == short
 
 
-def test_what_is_not_known_stays() -> None:
+def test_unknown_syntax_is_kept_unchanged() -> None:
     assert short_name("_Z1fIXadL_Z1gvEEEvv") == "f<XadL_Z1gvEEEvv>"
 
 
-def test_names_that_grow_without_end_do_not() -> None:
+def test_names_that_would_grow_exponentially_are_kept_unchanged() -> None:
     pairs = "".join(f"1BIS{n}_S{n}_E" for n in ("", *"13579BDFHJLNPRTVXZ"))
     assert len(short_name(f"_Z1fI1A{pairs}EEvv")) < 1000
 

@@ -46,7 +46,7 @@ def test_substring_map_matches_in_lower_case_the_first_key_first() -> None:
     assert decisions.known == [True, True, True, True, True, False]
 
 
-def test_nccl_wins_over_every_key() -> None:
+def test_nccl_takes_precedence_over_every_key() -> None:
     asked = KernelCategorizer.create(
         categorizer={"reduce": "reduce"}, registry=registry()
     )
@@ -110,9 +110,7 @@ def test_maps_are_picked_up_by_being_in_the_folder(tmp_path: Path) -> None:
     assert categories(asked, "x", "y") == ["z", "(no pattern)"]
 
 
-def test_what_an_engine_map_has_no_pattern_for_is_one_category_and_no_built_in_one() -> (
-    None
-):
+def test_kernels_without_a_pattern_in_an_engine_map_have_one_category() -> None:
     asked = KernelCategorizer.create(categorizer={"DEF": {"ABC": {"nvjet": "b"}}})
     names = [
         "nvjet_tst_64x8",
@@ -124,7 +122,7 @@ def test_what_an_engine_map_has_no_pattern_for_is_one_category_and_no_built_in_o
     assert decisions.known == [True, False, False]
 
 
-def test_other_json_in_a_folder_of_maps_is_passed_over(tmp_path: Path) -> None:
+def test_other_json_in_a_folder_of_maps_is_ignored(tmp_path: Path) -> None:
     others = (
         '{"name": "x", "scripts": {"a": "b"}}',
         "[1",
@@ -172,7 +170,7 @@ def test_maps_in_the_users_configuration_folder(
     assert "zbroken.json: not valid JSON" in asked.problems[0]
 
 
-def test_a_named_folder_wins_over_the_configuration_folder(
+def test_a_given_folder_takes_precedence_over_the_configuration_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

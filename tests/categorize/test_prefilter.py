@@ -108,7 +108,7 @@ PATTERNS = st.recursive(atoms(), wrapped, max_leaves=10)
 
 @settings(max_examples=2000, deadline=None)
 @given(pattern=PATTERNS, name=NAMES)
-def test_a_name_that_matches_contains_a_needed_literal(pattern: str, name: str) -> None:
+def test_a_matching_name_contains_a_required_text(pattern: str, name: str) -> None:
     try:
         compiled = regex.compile(pattern)
     except regex.error:
@@ -156,7 +156,7 @@ def test_a_name_made_from_the_pattern_is_never_filtered_out(
         ("x*(?i:GEMM_)y?", [{"GEMM_"}]),
     ],
 )
-def test_what_is_needed(pattern: str, expected: list[set[str]]) -> None:
+def test_requirements_of_patterns(pattern: str, expected: list[set[str]]) -> None:
     assert requirements(pattern) == expected
 
 
@@ -190,6 +190,6 @@ def test_every_letter_that_matches_an_ascii_letter_is_folded_to_it() -> None:
         "(abc",
     ],
 )
-def test_nothing_is_needed_or_known(pattern: str) -> None:
+def test_patterns_without_requirements(pattern: str) -> None:
     assert requirements(pattern) == []
     assert list(Prefilter([pattern]).candidates("x")) == [0]

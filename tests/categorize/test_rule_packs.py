@@ -104,7 +104,9 @@ def test_every_rule_is_proved_by_its_examples(packs: list[RulePack]) -> None:
     assert check_packs(bound) == []
 
 
-def test_packs_speak_the_words_users_know(packs: list[RulePack]) -> None:
+def test_packs_use_known_categories_vendors_and_libraries(
+    packs: list[RulePack],
+) -> None:
     kernel = {
         rule.category for pack in packs if pack.kind == "kernel" for rule in pack.rules
     }
@@ -220,7 +222,7 @@ def test_traps(builtin: KernelCategorizer, name: str, category: str) -> None:
         "",
     ],
 )
-def test_unknown_names_stay_uncategorised(
+def test_unknown_names_stay_uncategorized(
     builtin: KernelCategorizer, name: str
 ) -> None:
     assert categories(builtin, [name]) == [UNCATEGORIZED]

@@ -44,7 +44,7 @@ def test_stems(name: str, stem: str) -> None:
         max_size=8,
     )
 )
-def test_a_draft_is_a_valid_pack_that_takes_every_kernel(
+def test_a_draft_is_a_valid_pack_that_matches_every_kernel(
     kernels: list[tuple[str, str, float]],
 ) -> None:
     kernels = [kernel for kernel in kernels if kernel[0].strip()]
@@ -62,7 +62,7 @@ def test_a_draft_is_a_valid_pack_that_takes_every_kernel(
     assert not [f for f in check_pack(pack) if "does not find" in f.problem]
 
 
-def test_kernels_are_grouped_the_longest_first() -> None:
+def test_groups_of_kernels_are_sorted_by_time() -> None:
     groups = group_unknown(
         [
             ("short_kernel_1", "aten::a", 1.0),

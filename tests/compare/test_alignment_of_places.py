@@ -1,9 +1,11 @@
-"""Comparing by place: what stands for what, what is calls and what is speed, and the unit."""
+"""Comparing by place: which places correspond, changes by calls and by speed, and the period."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,26 +37,24 @@ def launched(kernel: str, ns: int, calls: int = 1, first: int = 0) -> PlaceWork:
 def table(
     a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]
 ) -> pd.DataFrame:
-    """What `align` finds, as one table."""
+    """Align two traces; return the keys and figures of both in one table."""
     aligned = align(a, b)
-    return aligned.keys.assign(
-        **{
-            f"{letter}_{name}": getattr(aligned, name)[:, at]
-            for at, letter in enumerate("AB")
-            for name in ("ns", "count", "calls")
-        }
-    )
+    columns = {}
+    for trace, letter in enumerate("AB"):
+        columns[f"{letter}_ns"] = aligned.ns[:, trace]
+        columns[f"{letter}_count"] = aligned.count[:, trace]
+        columns[f"{letter}_calls"] = aligned.calls[:, trace]
+    return aligned.keys.assign(**columns)
 
 
 def rows(
     a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]
 ) -> list[tuple[str, str, int, int]]:
-    found = table(a, b)
     columns = ["A_operation", "B_operation", "A_ns", "B_ns"]
-    return sorted(found[columns].itertuples(index=False, name=None))
+    return sorted(table(a, b)[columns].itertuples(index=False, name=None))
 
 
-def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
+def test_places_with_different_inner_operations_are_paired_at_their_ancestor() -> None:
     a = {place("sdpa"): PlaceWork(5), place("sdpa>_flash"): launched("flash", 50, 5)}
     b = {
         place("sdpa"): PlaceWork(4),
@@ -67,7 +67,7 @@ def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
     assert row["B_kernels"] == "fmha × 4; pad × 8"
 
 
-def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
+def test_places_are_paired_by_shapes_first() -> None:
     """One size of B goes another way: that size is compared with the same size of A."""
     small, large = ({"shapes": shapes} for shapes in ("[[2]]", "[[9]]"))
     a = {place("sdpa", **small): PlaceWork(1), place("sdpa", **large): PlaceWork(1)}
@@ -83,7 +83,7 @@ def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
     assert rows(a, b) == [("flash", "flash", 3, 3), ("sdpa", "sdpa", 9, 30)]
 
 
-def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
+def test_remaining_places_are_paired_by_what_ran_before_them() -> None:
     a = {
         place("add"): launched("a", 1, first=10),
         place("x"): launched("x", 2, first=20),
@@ -107,7 +107,7 @@ def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
     assert rows(in_module, fused) == [("x + y", "fused", 6, 3)]
 
 
-def test_numbers_of_instances_do_not_part_operations() -> None:
+def test_numbers_of_instances_are_ignored() -> None:
     a = {place("fusion.3"): launched("k", 1)}
     b = {place("fusion.12"): launched("k", 2)}
     assert rows(a, b) == [("fusion.3", "fusion.12", 1, 2)]
@@ -136,34 +136,39 @@ def test_each_event_is_in_exactly_one_row(
     first: dict[ProgramPlace, tuple[str, int, int]],
     second: dict[ProgramPlace, tuple[str, int, int]],
 ) -> None:
-    """And the times of a path are those of what it launched itself, whatever stands for what."""
-    both = []
-    for leaf in (first, second):
-        known = {
-            ProgramPlace(p.path, p.backward, p.chain[:n], p.shapes): PlaceWork(3)
-            for p in leaf
-            for n in range(1, len(p.chain) + 1)
-        }
-        both.append(
-            known
-            | {p: PlaceWork(3, ns, {k: (ns, n)}) for p, (k, ns, n) in leaf.items()}
-        )
-    found = table(*both)
-    assert not found.duplicated(
-        ["path", "backward", "A_operation", "B_operation"]
-    ).any()
-    for letter, leaf in zip("AB", (first, second), strict=True):
-        for path in {p.path for p in leaf}:
-            of_path = found[found["path"] == path]
-            assert of_path[f"{letter}_ns"].sum() == sum(
-                w[1] for p, w in leaf.items() if p.path == path
-            )
-        assert found[f"{letter}_count"].sum() == sum(n for _, _, n in leaf.values())
-    same = table(both[0], both[0])
+    """The times of a path are those of its own work, whichever places are paired."""
+    places_a = with_enclosing_places(first)
+    places_b = with_enclosing_places(second)
+    aligned = table(places_a, places_b)
+    keys = ["path", "backward", "A_operation", "B_operation"]
+    assert not aligned.duplicated(keys).any()
+    for letter, leaves_of_trace in zip("AB", (first, second), strict=True):
+        ns_of_path: Counter[str] = Counter()
+        event_count = 0
+        for leaf, (_, ns, events) in leaves_of_trace.items():
+            ns_of_path[leaf.path] += ns
+            event_count += events
+        for path, ns in ns_of_path.items():
+            assert aligned.loc[aligned["path"] == path, f"{letter}_ns"].sum() == ns
+        assert aligned[f"{letter}_count"].sum() == event_count
+    same = table(places_a, places_a)
     assert (same["A_ns"] == same["B_ns"]).all()
 
 
-def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
+def with_enclosing_places(
+    work_of_leaf: dict[ProgramPlace, tuple[str, int, int]],
+) -> dict[ProgramPlace, PlaceWork]:
+    """The places with GPU work (kernel, ns, events), and all places that enclose them."""
+    places = {}
+    for leaf in work_of_leaf:
+        for depth in range(1, len(leaf.chain) + 1):
+            places[replace(leaf, chain=leaf.chain[:depth])] = PlaceWork(3)
+    for leaf, (kernel, ns, events) in work_of_leaf.items():
+        places[leaf] = PlaceWork(3, ns, {kernel: (ns, events)})
+    return places
+
+
+def test_work_is_the_median_ratio_of_calls_and_speed_is_per_call() -> None:
     a = {place("x"): launched("x", 100, 10), place("y"): launched("y", 10, 10)}
     b = {place("x"): launched("x", 88, 8), place("y"): launched("y", 20, 20)}
     work, speed = align(a, b).work_and_speed(1)
@@ -196,7 +201,7 @@ def steps(
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 @pytest.mark.parametrize("maker", [{}, {"layers": 12}, {"before": 5}, {"extra": 2}])
-def test_the_unit_is_the_step_and_not_its_layers_nor_two_steps(
+def test_the_period_is_a_step_and_not_a_layer_or_two_steps(
     count: int, maker: dict[str, int]
 ) -> None:
     analyzer = TreePerfAnalyzer(
@@ -287,7 +292,7 @@ def test_the_times_of_a_path_are_those_of_its_modules() -> None:
 @pytest.mark.skipif(
     not importlib.util.find_spec("plotly"), reason="plotly is not installed"
 )
-def test_the_tree_of_a_page_has_both_sides() -> None:
+def test_the_tree_has_the_times_of_both_traces() -> None:
     from tracelens_ext.compare.report import comparison_report
 
     both = [

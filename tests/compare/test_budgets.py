@@ -20,7 +20,7 @@ limits = st.decimals(-10_000, 10_000, places=4, allow_nan=False).map(Fraction)
 
 
 @given(names, st.booleans(), limits, st.sampled_from(["%", "ms"]))
-def test_a_budget_reads_what_it_writes(
+def test_the_text_of_a_budget_can_be_parsed_again(
     name: str, above: bool, limit: Fraction, unit: str
 ) -> None:
     budget = Budget(name, above, limit, "%" if unit == "%" else "ms")
@@ -74,12 +74,12 @@ def test_blanks_and_a_plus_do_not_matter(text: str, budget: Budget) -> None:
         "GEMM > .%",
     ],
 )
-def test_what_is_no_budget(text: str) -> None:
+def test_invalid_budgets_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a budget; write a name"):
         parse_budget(text)
 
 
-def test_a_long_text_is_refused_quickly_and_shown_cut() -> None:
+def test_a_long_text_is_refused_quickly_and_shortened() -> None:
     with pytest.raises(UsageError) as error:
         parse_budget("a " * 10_000)
     assert len(str(error.value)) < 300
@@ -104,7 +104,7 @@ def test_percentages_are_of_the_baseline(
 
 
 @given(ms, ms, st.booleans())
-def test_the_limit_itself_is_kept(
+def test_a_change_of_exactly_the_limit_does_not_cross_it(
     before: Fraction, after: Fraction, above: bool
 ) -> None:
     assert not Budget("x", above, after - before, "ms").is_crossed_by(before, after)
@@ -139,7 +139,7 @@ def test_averages_are_compared_exactly(text: str, crossed: bool) -> None:
     assert verdict.crossed is crossed
 
 
-def test_a_verdict_says_which_and_by_how_much() -> None:
+def test_an_outcome_names_the_row_and_the_change() -> None:
     first, second = check_budgets(
         [parse_budget("gemm > 1%"), parse_budget("Convolution > 1%")], slower()
     )
@@ -181,7 +181,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) ->
     assert error.value.exit_code == 2
 
 
-def test_every_trace_and_device_is_held_against_a_budget() -> None:
+def test_every_trace_and_device_is_checked() -> None:
     several = compare([measured(training(2, gemm_us=us)) for us in (40, 45, 38)])
     verdicts = check_budgets([parse_budget("GEMM > 0%")], several)
     assert [(v.what, v.crossed) for v in verdicts] == [

@@ -38,7 +38,7 @@ def of_row(frame: pd.DataFrame, name: str) -> dict[str, float]:
     return {str(key): value for key, value in row.items() if not isinstance(value, str)}
 
 
-def test_times_are_of_an_average_iteration() -> None:
+def test_times_are_per_average_iteration() -> None:
     comparison = compare([measured(training(2)), measured(training(4, gemm_us=50))])
     assert comparison.basis == "iteration"
     gemm = of_row(comparison.tables["categories"], "GEMM")
@@ -76,7 +76,7 @@ def test_the_number_of_iterations_changes_nothing() -> None:
     assert idle["A_time_ms"] == pytest.approx((STEP_US - 40 - 30) / 1000)
 
 
-def test_skipped_steps_are_nobodys_idle_time() -> None:
+def test_skipped_steps_are_not_idle_time() -> None:
     comparison = compare([measured(training(4)), measured(training(4, skip_after=2))])
     assert comparison.tables["timeline"]["difference_ms"].tolist() == [0.0] * 8
 
@@ -135,7 +135,7 @@ def test_whole_traces_are_compared_when_one_has_no_iterations() -> None:
     )
 
 
-def test_what_one_side_lacks() -> None:
+def test_kernels_that_one_trace_lacks() -> None:
     comparison = compare(
         [measured(training(2)), measured(training(2, all_reduce_us=0))]
     )
@@ -176,7 +176,7 @@ def test_the_largest_change_comes_first_whatever_its_sign() -> None:
     )
 
 
-def test_of_several_traces_the_first_is_the_baseline() -> None:
+def test_the_first_of_several_traces_is_the_baseline() -> None:
     comparison = compare([measured(training(2, gemm_us=us)) for us in (40, 50, 20)])
     assert comparison.letters == ["A", "B", "C"]
     gemm = of_row(comparison.tables["categories"], "GEMM")
@@ -188,7 +188,7 @@ def test_of_several_traces_the_first_is_the_baseline() -> None:
     assert facts["C total time (ms)"] == pytest.approx(0.200)
 
 
-def test_many_traces_have_names_that_are_no_units() -> None:
+def test_letters_of_many_traces_are_not_units() -> None:
     letters = Comparison([measured(training(1))] * 60, total=True).letters
     assert len(set(letters)) == 60
     assert "S" not in letters
@@ -231,7 +231,7 @@ def test_two_processes_may_take_turns_on_a_device() -> None:
     assert of_row(timeline, "idle_time")["A_time_ms"] == pytest.approx(6 * 0.020 / 3)
 
 
-def test_one_iteration_beside_several_is_told() -> None:
+def test_a_note_mentions_a_single_iteration_compared_with_several() -> None:
     comparison = compare([measured(training(1)), measured(training(3))])
     assert any(
         note.startswith("A has only one complete iteration")
@@ -241,7 +241,7 @@ def test_one_iteration_beside_several_is_told() -> None:
     assert not any("only one" in note for note in same.notes)
 
 
-def test_other_kernels_are_told() -> None:
+def test_a_note_mentions_different_kernels() -> None:
     other = training(2)
     for event in other.events:
         event["name"] = event["name"].replace("sm90_xmma", "sm100_xmma")
@@ -255,7 +255,7 @@ def test_other_kernels_are_told() -> None:
     )
 
 
-def test_what_cannot_be_compared() -> None:
+def test_traces_that_cannot_be_compared() -> None:
     with pytest.raises(UsageError, match="two traces"):
         compare([measured(training(2))])
     host_only = TraceMaker()
@@ -350,7 +350,7 @@ def test_the_tables_are_what_a_naive_loop_finds(
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(step_lists, step_lists)
-def test_swapping_two_traces_turns_every_sign(
+def test_swapping_two_traces_reverses_every_sign(
     first: list[list[tuple[int, int, int]]], second: list[list[tuple[int, int, int]]]
 ) -> None:
     both = [measured(random_trace(first)), measured(random_trace(second))]

@@ -1,4 +1,4 @@
-"""The chart's numbers: what an input is, time counted once, sums by kernel and by category."""
+"""The numbers of the chart: inputs, time that is counted once, sums by kernel and by category."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size
 
 
 def naive(spans: list[tuple[int, int]]) -> list[int]:
-    """Instant by instant: it belongs to the event that started first of those that cover it."""
-    share = [0] * len(spans)
+    """Give each instant to the event that started first of those that cover it."""
+    own_time = [0] * len(spans)
     for instant in range(50):
-        covering = [
-            (start, place)
-            for place, (start, duration) in enumerate(spans)
+        covering_events = [
+            (start, event)
+            for event, (start, duration) in enumerate(spans)
             if start <= instant < start + duration
         ]
-        if covering:
-            share[min(covering)[1]] += 1
-    return share
+        if covering_events:
+            _, first_event = min(covering_events)
+            own_time[first_event] += 1
+    return own_time
 
 
 @given(intervals)
-def test_each_instant_belongs_to_whom_covers_it_first(
+def test_each_instant_belongs_to_the_event_that_covers_it_first(
     spans: list[tuple[int, int]],
 ) -> None:
     start = np.array([s for s, _ in spans], dtype=np.int64)
@@ -74,7 +75,9 @@ def test_each_instant_belongs_to_whom_covers_it_first(
 
 
 @given(intervals, st.integers(-(2**61), 2**61))
-def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> None:
+def test_non_overlapped_time_does_not_depend_on_the_date(
+    spans: list[tuple[int, int]], shift: int
+) -> None:
     start = np.array([s for s, _ in spans], dtype=np.int64)
     end = start + np.array([d for _, d in spans], dtype=np.int64)
     assert (
@@ -85,18 +88,12 @@ def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> No
 
 def test_time_is_counted_once_and_summed_by_kernel() -> None:
     run = run_of(overlapping())
-    found = dict(
-        zip(
-            run.kernel,
-            zip(run.category, run.gpu_ns_of_kernel.tolist(), strict=True),
-            strict=True,
-        )
-    )
-    assert found == {
-        GEMM: ("gemm", 45_000),
-        NORM: ("norm", 10_000),
-        "Memset (Device)": ("non-gpu-H_D_memops", 3_000),
-        "Memcpy HtoD (Pinned -> Device)": ("non-gpu-H_D_memops", 0),
+    times = run.gpu_ns_of_kernel.tolist()
+    assert set(zip(run.kernel, run.category, times, strict=True)) == {
+        (GEMM, "gemm", 45_000),
+        (NORM, "norm", 10_000),
+        ("Memset (Device)", "non-gpu-H_D_memops", 3_000),
+        ("Memcpy HtoD (Pinned -> Device)", "non-gpu-H_D_memops", 0),
     }
     assert run.instances.tolist() == [2, 1, 1, 1]
     assert (run.gpu_ns, run.elapsed_ns, run.not_gpu_ns) == (58_000, 100_000, 42_000)
@@ -113,7 +110,7 @@ def test_time_is_counted_once_and_summed_by_kernel() -> None:
         ("1e-5", 58_000, "GPU time", True),
     ],
 )
-def test_where_the_elapsed_time_comes_from(
+def test_the_source_of_the_elapsed_time(
     seconds: str, elapsed: int, source: str, warned: bool
 ) -> None:
     run = run_of(overlapping(), seconds=seconds)
@@ -124,23 +121,23 @@ def test_where_the_elapsed_time_comes_from(
     )
 
 
-def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
+def test_several_gpus_share_one_bar_unless_they_are_split() -> None:
     maker = TraceMaker()
     maker.gpu("kernel", GEMM, 0, 10, device=0)
     maker.gpu("kernel", NORM, 5, 10, device=1)
     work = analyzed(maker).work
-    both = measure_run(work, an_input(), 0)
-    assert both.gpu_ns == both.elapsed_ns == 15_000
-    assert both.devices == (0, 1)
-    assert any("2 GPUs" in note and "--per-device" in note for note in both.notes)
-    each = measure(work, an_input(), 0, "device")
-    assert [run.label for run in each] == [
+    whole = measure_run(work, an_input(), 0)
+    assert whole.gpu_ns == whole.elapsed_ns == 15_000
+    assert whole.devices == (0, 1)
+    assert any("2 GPUs" in note and "--per-device" in note for note in whole.notes)
+    runs_of_devices = measure(work, an_input(), 0, "device")
+    assert [run.label for run in runs_of_devices] == [
         "llama_vllm_run_0_gpu0",
         "llama_vllm_run_0_gpu1",
     ]
-    assert [run.gpu_ns for run in each] == [10_000, 10_000]
-    assert [run.category for run in each] == [["gemm"], ["norm"]]
-    assert not any(run.notes for run in each)
+    assert [run.gpu_ns for run in runs_of_devices] == [10_000, 10_000]
+    assert [run.category for run in runs_of_devices] == [["gemm"], ["norm"]]
+    assert not any(run.notes for run in runs_of_devices)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +151,7 @@ def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
         ("[CUDA memcpy Device-to-Host]", "gpu_memcpy"),
     ],
 )
-def test_copies_and_sets_are_found_by_maps_written_for_nsight(
+def test_maps_for_nsight_names_categorize_copies_and_memsets(
     name: str, kind: str
 ) -> None:
     maker = TraceMaker()
@@ -166,7 +163,9 @@ def test_copies_and_sets_are_found_by_maps_written_for_nsight(
     assert found == {name: "non-gpu-H_D_memops", "J": "attn", "nobody knows it": "misc"}
 
 
-def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) -> None:
+def test_maps_can_distinguish_directions_and_rules_of_the_user_take_precedence(
+    tmp_path: Path,
+) -> None:
     ways = {
         "DEF": {
             "ABC": {
@@ -194,7 +193,7 @@ def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) 
     assert run.category == ["up", "down", "rest", "mine"]
 
 
-def test_what_is_left_of_a_map_takes_copies_too() -> None:
+def test_the_catch_all_of_a_map_categorizes_copies_too() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 10)
     maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
@@ -208,12 +207,12 @@ def test_what_is_left_of_a_map_takes_copies_too() -> None:
         assert set(analyzer.get_df_kernel_summary()["kernel_category"]) == {category}
 
 
-def test_builtin_categories_do_too() -> None:
+def test_built_in_rules_categorize_copies_too() -> None:
     run = measure_run(analyzed(overlapping(), "builtin").work, an_input(), 0)
     assert set(run.category) == {"GEMM", "Normalization", "Memory Ops"}
 
 
-def test_without_gpu_events_it_says_how_to_record_them() -> None:
+def test_the_error_without_gpu_events_says_how_to_record_them() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
     with pytest.raises(
@@ -227,7 +226,7 @@ def test_without_categories_there_is_no_chart() -> None:
         measure_run(TreePerfAnalyzer(overlapping().document()).work, an_input(), 0)
 
 
-def test_the_csv_has_a_row_a_kernel_and_one_for_the_rest() -> None:
+def test_the_csv_has_a_row_for_each_kernel_and_one_for_time_without_gpu_work() -> None:
     frame = kernel_table(two_runs())
     assert list(frame.columns) == [
         "Model_Engine",
@@ -238,9 +237,9 @@ def test_the_csv_has_a_row_a_kernel_and_one_for_the_rest() -> None:
     ]
     assert frame["Category"].is_monotonic_increasing
     assert len(frame) == 4 + 1 + 2 + 1
-    rest = frame[frame["Category"] == NOT_GPU]
-    assert rest["Name"].tolist() == [NOT_GPU, NOT_GPU]
-    assert rest["Instances"].tolist() == [1, 1]
+    not_gpu = frame[frame["Category"] == NOT_GPU]
+    assert not_gpu["Name"].tolist() == [NOT_GPU, NOT_GPU]
+    assert not_gpu["Instances"].tolist() == [1, 1]
     totals = frame.groupby("Model_Engine")[ELAPSED].sum()
     assert totals.index.tolist() == ["llama_vllm_run_0", "llama_vllm_run_1"]
     assert totals.tolist() == pytest.approx([1e-4, 1e-3])
@@ -263,14 +262,14 @@ def test_the_pivot_table_compares_categories() -> None:
         assert table[place].sum() == pytest.approx(run.elapsed_ns / 1e9)
 
 
-def test_a_category_of_a_map_may_be_called_as_the_rest_is() -> None:
+def test_a_category_may_have_the_name_of_the_time_without_gpu_work() -> None:
     run = measure_run(analyzed(overlapping(), {"nvjet": NOT_GPU}).work, an_input(), 0)
     table = category_table([run])
     assert table.index.tolist().count(NOT_GPU) == 2
     assert table[0].sum() == pytest.approx(1e-4)
 
 
-def test_the_inputs_are_told() -> None:
+def test_the_table_of_inputs() -> None:
     frame = input_table(two_runs())
     assert frame["file"].tolist() == ["run.json", "run.json"]
     assert frame["elapsed from"].tolist() == ["the trace", "given"]
@@ -335,16 +334,17 @@ def test_any_text_is_a_specification_or_a_usage_error(text: str) -> None:
         assert found.label(3).endswith("3")
 
 
-def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
+def test_bare_files_are_accepted_with_one_categorizer_for_all() -> None:
     texts = ["run.json", "a,b.json", "a,b,c,d.json", "r.json,vllm,llama,5"]
-    found = parse_inputs(texts, bare_files=True)
-    assert [str(one.path) for one in found] == [
+    inputs = parse_inputs(texts, bare_files=True)
+    assert [str(chart_input.path) for chart_input in inputs] == [
         "run.json",
         "a,b.json",
         "a,b,c,d.json",
         "r.json",
     ]
-    assert [one.label(at) for at, one in enumerate(found)] == [
+    labels = [chart_input.label(number) for number, chart_input in enumerate(inputs)]
+    assert labels == [
         "run_0",
         "a,b_1",
         "a,b,c,d_2",

@@ -130,7 +130,7 @@ def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
     assert len(compare([measured, plain]).tables["timeline"]) == 16
 
 
-def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
+def test_a_report_with_only_tracelens_sheets_is_compared_by_stand_ins(
     tmp_path: Path,
 ) -> None:
     maker = training(3)
@@ -160,7 +160,7 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
+def test_json_reports_in_a_folder_are_compared_and_damaged_ones_are_refused(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = in_folder / "made"
@@ -199,7 +199,7 @@ def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_folder", "few_tables")
-def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
+def test_a_note_mentions_tables_that_a_report_does_not_contain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["report", "a.json", "--csv-dir", "t", "-q"]) == 0
@@ -219,7 +219,7 @@ def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
     )
 
 
-def test_a_sheet_of_the_longest_rows_alone_is_left_out(tmp_path: Path) -> None:
+def test_a_sheet_that_lacks_rows_is_left_out(tmp_path: Path) -> None:
     maker = training(3)
     maker.kernel("rest", 5000, 90)
     folder = reports_of(analyzed(maker), tmp_path)[1]
@@ -256,7 +256,9 @@ def test_tracelens_tables_of_a_real_trace(name: str) -> None:
 
 
 @pytest.mark.real_data
-def test_a_trace_beside_a_report_of_tracelens_leaves_out_what_it_leaves_out() -> None:
+def test_a_trace_compared_with_a_report_of_tracelens_leaves_out_the_same_events() -> (
+    None
+):
     trace = SHARED / "traces/nvidia/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
     theirs = trace.with_name(f"{trace.name[:-8]}_perf_report_csvs")
     budget = ["--fail-if", "total_time > +1%", "--quiet"]
@@ -311,7 +313,7 @@ def test_the_command_takes_reports_where_it_takes_traces(
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_an_input_is_never_written_over(
+def test_an_input_is_never_overwritten(
     workbook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["report", "a.json", "--csv-dir", "t", "-q"]) == 0
@@ -324,7 +326,7 @@ def test_an_input_is_never_written_over(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_folder", "few_tables")
-def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
+def test_folders_and_patterns_can_name_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["report", "a.json", "b.json", "-o", "runs/", "--compare", "-q"]) == 0
@@ -339,7 +341,7 @@ def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
+def test_reports_record_their_version(workbook: Path, tmp_path: Path) -> None:
     book: Any = openpyxl.load_workbook(workbook)
     properties = {item.name: item.value for item in book.custom_doc_props.props}
     assert properties == {"tables_version": 1}
@@ -462,7 +464,9 @@ def test_a_workbook_of_too_many_cells(
         ("", "has ''"),
     ],
 )
-def test_odd_numbers_in_a_table(tmp_path: Path, value: str, said: str) -> None:
+def test_invalid_numbers_in_a_table_are_refused(
+    tmp_path: Path, value: str, said: str
+) -> None:
     (tmp_path / "gpu_timeline.csv").write_text(f"type,time ms\ntotal_time,{value}\n")
     with pytest.raises(TraceError, match=said):
         measure_report(tmp_path)
@@ -481,13 +485,13 @@ def test_odd_numbers_in_a_table(tmp_path: Path, value: str, said: str) -> None:
         (b"\x00\x00\n", "the sheet gpu_timeline"),
     ],
 )
-def test_odd_tables(tmp_path: Path, text: bytes, said: str) -> None:
+def test_unusual_tables(tmp_path: Path, text: bytes, said: str) -> None:
     (tmp_path / "gpu_timeline.csv").write_bytes(text)
     with pytest.raises(TraceError, match=said):
         measure_report(tmp_path)
 
 
-def test_a_huge_field_is_a_name_like_others(tmp_path: Path) -> None:
+def test_a_huge_field_is_read_as_a_name(tmp_path: Path) -> None:
     (tmp_path / "gpu_timeline.csv").write_text("type,time ms\ntotal_time,1\n")
     name = "k" * 1_000_000
     (tmp_path / "kernel_summary.csv").write_text(

@@ -31,7 +31,7 @@ def compared(*documents: dict[str, Any]) -> Comparison:
     return compare([measure(analyzer.work) for analyzer in analyzers])
 
 
-def test_a_shorter_gap_is_a_shorter_wall_time_though_the_gpu_works_longer() -> None:
+def test_shorter_gaps_shorten_the_wall_time_even_if_the_gpu_works_longer() -> None:
     comparison = compared(trace_with_gap(300), trace_with_gap(100, kernel_us=110))
     sentence = str(dict(comparison.facts)["Verdict"])
     assert sentence.startswith(

@@ -1,4 +1,4 @@
-"""Reductions over ranks: the same as with all rows at hand, in whatever order parts come."""
+"""The reductions over ranks are those of all rows together, whatever the order of the parts is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TIMES = st.floats(0, 1e6, allow_nan=False).map(lambda ms: round(ms, 3))
     ),
 )
 @settings(max_examples=25)
-def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> None:
+def test_the_spread_is_that_of_all_rows_together(ranks: list[dict[str, float]]) -> None:
     parts = [part(rank, times) for rank, times in enumerate(ranks)]
     found = spread(iter(parts), ["key"], "ms").set_index("key")
     for key, rows in pd.concat(parts).groupby("key"):
@@ -54,8 +54,8 @@ def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> Non
         assert row["max_rank"] == rows["rank"].iloc[values.argmax()]
         ordered = rows.sort_values(["ms", "rank"], ascending=[False, True]).head(5)
         listed = [
-            f"{r} ({ms:.3f})"
-            for r, ms in zip(ordered["rank"], ordered["ms"], strict=True)
+            f"{rank} ({ms:.3f})"
+            for rank, ms in zip(ordered["rank"], ordered["ms"], strict=True)
         ]
         assert row["top_ranks"] == ", ".join(listed)
     assert len(found) == pd.concat(parts)["key"].nunique()
@@ -69,7 +69,7 @@ def test_equal_times_are_not_below_their_mean() -> None:
         assert found["max_over_mean_percent"].max() == pytest.approx(0)
 
 
-def test_gpus_of_a_rank_count_each_or_together() -> None:
+def test_gpus_of_a_rank_are_compared_one_by_one_or_added_up() -> None:
     rows = [(0, 0, 0, "a", 1.0), (0, 0, 1, "a", 3.0), (1, 1, 0, "a", 2.0)]
     frame = pd.DataFrame(rows, columns=["part", "rank", "device", "key", "ms"])
     (each_gpu,) = spread([frame], ["key"], "ms").to_dict("records")

@@ -1,4 +1,4 @@
-"""What a fleet takes along of a user's rules."""
+"""The rules that a fleet sends to its workers, and the key of its options."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
     assert pack.name == "DEF:ABC"
 
 
-def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
+def test_a_worker_without_the_files_categorizes_in_the_same_way(tmp_path: Path) -> None:
     rules = tmp_path / "mine.toml"
-    chosen = tmp_path / "map.json"
+    substring_map = tmp_path / "map.json"
     rules.write_text(
         '[[rule]]\ncategory = "Mine"\npattern = "^my_"\n', encoding="utf-8"
     )
-    chosen.write_text('{"their_": "Theirs"}', encoding="utf-8")
-    sent = pickle.dumps(portable_rules([rules], chosen, ()))
+    substring_map.write_text('{"their_": "Theirs"}', encoding="utf-8")
+    sent = pickle.dumps(portable_rules([rules], substring_map, ()))
     rules.unlink()
-    chosen.unlink()
+    substring_map.unlink()
     categorizer = KernelCategorizer.create(**pickle.loads(sent))  # noqa: S301  # our own
-    found = categorizer.categorize(["my_kernel", "their_one"])
-    assert found.category == ["Mine", "Theirs"]
+    decisions = categorizer.categorize(["my_kernel", "their_one"])
+    assert decisions.category == ["Mine", "Theirs"]
 
 
-def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) -> None:
+def test_the_key_depends_on_the_contents_of_rules_and_not_on_their_folder(
+    tmp_path: Path,
+) -> None:
     keys = []
     for name, category in (("a", "Mine"), ("b", "Mine"), ("c", "Yours")):
         path = tmp_path / name / "r.toml"
@@ -47,10 +49,8 @@ def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) 
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_packs_that_are_switched_off_are_part_of_what_is_asked() -> None:
-    without = portable_rules((), None, (), ["gemm"])
-    assert without["disabled_packs"] == ["gemm"]
-    assert (
-        JobOptions(rules=without).key
-        != JobOptions(rules=portable_rules((), None, ())).key
-    )
+def test_the_key_depends_on_disabled_packs() -> None:
+    all_packs = portable_rules((), None, ())
+    without_gemm = portable_rules((), None, (), ["gemm"])
+    assert without_gemm["disabled_packs"] == ["gemm"]
+    assert JobOptions(rules=without_gemm).key != JobOptions(rules=all_packs).key

@@ -53,9 +53,7 @@ def verdicts(folder: Path) -> list[tuple[Any, ...]]:
 
 @forms
 @versions
-def test_nothing_is_said_of_a_healthy_job(
-    version: str, form: str, tmp_path: Path
-) -> None:
+def test_a_healthy_job_has_no_verdicts(version: str, form: str, tmp_path: Path) -> None:
     tables = analyzed(healthy(version).write(tmp_path, form=form))
     assert len(tables["verdicts"]) == 0
     assert len(tables["stuck_calls"]) == 0
@@ -94,7 +92,7 @@ def test_a_rank_without_a_dump(version: str, form: str, tmp_path: Path) -> None:
 
 @forms
 @versions
-def test_other_sizes(version: str, form: str, tmp_path: Path) -> None:
+def test_a_rank_with_different_sizes(version: str, form: str, tmp_path: Path) -> None:
     folder = flight_maker.size_mismatch(version).write(tmp_path, form=form)
     assert verdicts(folder) == [("mismatch", 1, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
@@ -103,7 +101,7 @@ def test_other_sizes(version: str, form: str, tmp_path: Path) -> None:
 
 
 @versions
-def test_another_type(version: str, tmp_path: Path) -> None:
+def test_a_rank_with_a_different_type(version: str, tmp_path: Path) -> None:
     folder = flight_maker.type_mismatch(version).write(tmp_path)
     assert verdicts(folder) == [("mismatch", 3, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
@@ -112,7 +110,9 @@ def test_another_type(version: str, tmp_path: Path) -> None:
 
 @forms
 @versions
-def test_calls_in_another_order(version: str, form: str, tmp_path: Path) -> None:
+def test_a_rank_with_a_different_order_of_calls(
+    version: str, form: str, tmp_path: Path
+) -> None:
     folder = flight_maker.out_of_order(version).write(tmp_path, form=form)
     assert verdicts(folder) == [("mismatch", 2, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
@@ -120,7 +120,7 @@ def test_calls_in_another_order(version: str, form: str, tmp_path: Path) -> None
     assert "rank 2 makes its calls in a different order: it calls broadcast" in evidence
 
 
-def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
+def test_a_rank_with_a_different_order_of_two_groups(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1, 2]), "1": ("all", [0, 1, 2])}
     job = FlightJob(world=3, groups=groups)
     job.call(0, group="0", state="started")
@@ -132,7 +132,7 @@ def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
     assert "makes its calls in a different order" in evidence
 
 
-def test_replicas_show_which_of_two_ranks_has_the_other_order(tmp_path: Path) -> None:
+def test_replicas_show_which_of_two_ranks_has_the_wrong_order(tmp_path: Path) -> None:
     """Ranks 0 and 1 enter two calls in opposite orders; ranks 2 and 3 do as rank 1."""
     groups = {"0": ("default_pg", [0, 1, 2, 3])}
     groups |= {"1": ("tp", [0, 1]), "2": ("tp", [2, 3])}
@@ -145,7 +145,9 @@ def test_replicas_show_which_of_two_ranks_has_the_other_order(tmp_path: Path) ->
     assert verdicts(job.write(tmp_path)) == [("mismatch", 0, "1")]
 
 
-def test_who_waits_for_a_rank_without_a_dump_is_not_to_blame(tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_a_rank_without_a_dump_is_not_blamed(
+    tmp_path: Path,
+) -> None:
     """Rank 2 waits for rank 3, which has no dump; ranks 0 and 1 wait for both."""
     job = healthy()
     job.call(2, "_all_gather_base", group="2", size=64, output=128, state="started")
@@ -167,7 +169,7 @@ def test_the_json_of_a_rank_without_calls_has_no_entries(tmp_path: Path) -> None
     assert verdicts(folder) == [("hang", 3, "0")]
 
 
-def test_who_waits_for_another_call_is_not_to_blame(tmp_path: Path) -> None:
+def test_a_rank_that_waits_in_another_call_is_not_blamed(tmp_path: Path) -> None:
     """Rank 3 is absent in the default group, because it waits for rank 2 in group 2."""
     table = analyzed(flight_maker.hang().write(tmp_path))["verdicts"]
     assert set(table["rank"]) == {2}
@@ -180,7 +182,7 @@ def test_a_call_that_all_entered_and_that_did_not_end(tmp_path: Path) -> None:
     assert verdicts(job.write(tmp_path)) == [("hang", None, "0")]
 
 
-def test_a_gpu_that_has_not_begun_a_call(tmp_path: Path) -> None:
+def test_a_gpu_that_has_not_started_a_call(tmp_path: Path) -> None:
     job = healthy()
     for rank in range(4):
         job.call(rank, state="scheduled" if rank == 1 else "started")
@@ -203,7 +205,7 @@ def test_a_receive_of_another_size(tmp_path: Path) -> None:
     assert verdicts(job.write(tmp_path)) == [("mismatch", 3, "0")]
 
 
-def test_an_older_dump_is_not_to_blame(tmp_path: Path) -> None:
+def test_a_rank_with_an_older_dump_is_not_blamed(tmp_path: Path) -> None:
     """Rank 3 was dumped before calls 6 to 8, of which 6 and 7 have ended since."""
     job = healthy()
     for rank in range(3):
@@ -223,7 +225,9 @@ def test_all_to_all_may_have_any_sizes(tmp_path: Path) -> None:
     assert verdicts(job.write(tmp_path)) == [("mismatch", None, "0")]
 
 
-def test_groups_of_one_name_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
+def test_groups_with_the_same_name_are_distinguished_by_their_ranks(
+    tmp_path: Path,
+) -> None:
     """Names count within a rank: here group 1 is of ranks 0 and 1, and of 2 and 3."""
     job = FlightJob()
     for rank in range(4):
@@ -251,7 +255,7 @@ class _Runs:
         return os.system, ("echo ran > /tmp/never",)
 
 
-def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nccl_trace_rank_0"
     content = {"version": "2.10", "pg_config": {}, "entries": [_Runs()]}
     path.write_bytes(pickle.dumps(content))
@@ -282,7 +286,7 @@ def test_members_of_other_types_count_as_missing(
     assert len(analyze_dumps([dump])["verdicts"]) == 0
 
 
-def test_containers_are_not_written_out(tmp_path: Path) -> None:
+def test_nested_containers_are_not_converted_to_text(tmp_path: Path) -> None:
     """Tuples that hold the one before them twice: a text of the last would never end."""
     name: tuple[object, ...] = ()
     for _ in range(60):
@@ -293,7 +297,7 @@ def test_containers_are_not_written_out(tmp_path: Path) -> None:
     assert read_dump(path).calls == ()
 
 
-def test_a_dump_must_say_its_rank(tmp_path: Path) -> None:
+def test_a_dump_without_a_rank_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(pickle.dumps(healthy("2.0").dump(0)))
     with pytest.raises(TraceFormatError, match="does not record its rank"):
@@ -313,7 +317,7 @@ def test_other_files_are_refused_in_one_line(content: bytes, tmp_path: Path) -> 
 
 
 @given(cut=st.integers(0, 20_000), byte=st.integers(0, 255))
-def test_damage_is_a_result_or_an_error(
+def test_a_damaged_dump_gives_a_result_or_an_error(
     cut: int, byte: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     content = bytearray(pickle.dumps(flight_maker.hang().dump(0)))
@@ -326,7 +330,7 @@ def test_damage_is_a_result_or_an_error(
         assert "\n" not in str(error)
 
 
-def test_traces_are_no_dumps(tmp_path: Path) -> None:
+def test_a_trace_is_not_taken_for_a_dump(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [], "entries": 1, "version": 2}))
     assert not may_be_dump(path)
@@ -357,7 +361,7 @@ def test_the_command_shows_verdicts_first(
     assert "Missing rank: rank 2" in shown(pattern, capsys)
 
 
-def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
+def test_the_other_dumps_are_analyzed_if_one_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = healthy().write(tmp_path)
@@ -395,7 +399,7 @@ def test_folders_without_dumps_and_traces_are_refused(
 
 @needs_fleet
 @pytest.mark.slow
-def test_traces_beside_dumps_are_joined(
+def test_results_of_traces_are_joined_with_those_of_dumps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The traces end after iteration 7; rank 1 is slow in them, and rank 2 hangs after them."""

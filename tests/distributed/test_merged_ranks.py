@@ -166,9 +166,9 @@ def test_one_process_id_for_all_is_refused(four: Path) -> None:
 def test_numbers_of_labels(labels: tuple[str, ...], numbers: list[int]) -> None:
     events: list[object] = []
     for label in labels:
-        place = {"pid": f"{label} 5", "tid": 1, "ph": "X", "dur": 2}
+        common = {"pid": f"{label} 5", "tid": 1, "ph": "X", "dur": 2}
         launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1}
-        events.append({**place, **launch, "args": {"correlation": 1}})
+        events.append({**common, **launch, "args": {"correlation": 1}})
     ranks = find_merged_ranks(read_trace(events))
     assert [rank.number for rank in ranks] == numbers
 

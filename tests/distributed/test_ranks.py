@@ -1,4 +1,4 @@
-"""The ranks of a job together: simulated jobs give the calls and verdicts that are true."""
+"""The calls and verdicts of simulated jobs are those that the simulation knows to be true."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = needs_fleet
 
 
 class Store:
-    """Parts of ranks in memory, and the tables made of them."""
+    """A result store in memory: the parts of ranks, and the tables over all ranks."""
 
     is_local = False
 
@@ -45,10 +45,10 @@ class Store:
         self.frames[name] = frame
 
 
-def together(
+def simulated_job(
     folder: Path, fleet: Fleet
 ) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
-    """The truth of a simulated job, and the tables over its ranks."""
+    """Simulate a job; return the truth about it, and the tables over its ranks."""
     from tracelens_ext.distributed.collective_analysis import match_ranks
 
     Simulation(fleet).write(folder)
@@ -75,17 +75,17 @@ def together(
     return json.loads((folder / "truth.json").read_text()), store.frames
 
 
-def kernels_of(
+def call_of_kernels(
     tables: dict[str, pd.DataFrame],
 ) -> dict[frozenset[tuple[int, int]], Any]:
-    """The call of each set of kernels, told by rank and duration."""
+    """Return the row of each call by its kernels, which rank and duration (ns) identify."""
     waits = tables["collective_waits"]
-    ns = (waits["duration_us"] * 1e3).round().astype(int)
-    of_call: dict[int, set[tuple[int, int]]] = {}
-    for call, rank, dur in zip(waits["call"], waits["rank"], ns, strict=True):
-        of_call.setdefault(call, set()).add((rank, dur))
+    duration_ns = (waits["duration_us"] * 1e3).round().astype(int)
+    kernels_of_call: dict[int, set[tuple[int, int]]] = {}
+    for call, rank, ns in zip(waits["call"], waits["rank"], duration_ns, strict=True):
+        kernels_of_call.setdefault(call, set()).add((rank, ns))
     rows = {row.call: row for row in tables["collective_calls"].itertuples()}
-    return {frozenset(parts): rows[call] for call, parts in of_call.items()}
+    return {frozenset(kernels): rows[call] for call, kernels in kernels_of_call.items()}
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,15 @@ def kernels_of(
     ids=lambda fleet: fleet.fault,
 )
 def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -> None:
-    truth, tables = together(tmp_path, fleet)
-    found = kernels_of(tables)
+    truth, tables = simulated_job(tmp_path, fleet)
+    row_of_kernels = call_of_kernels(tables)
     for call in truth["calls"]:
-        parts = frozenset((int(r), v["dur_ns"]) for r, v in call["ranks"].items())
-        if not parts:
+        kernels = frozenset(
+            (int(rank), kernel["dur_ns"]) for rank, kernel in call["ranks"].items()
+        )
+        if not kernels:
             continue
-        row = found[parts]
+        row = row_of_kernels[kernels]
         assert (row.state, row.bytes, row.span) == (
             call["state"],
             call["bytes"],
@@ -142,34 +144,38 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
             assert pd.isna(row.transfer_us)
             assert row.reason
     fields = ["verdict", "rank", "process_group", "iteration", "cause"]
-    said = tables["verdicts"][fields].astype(object)
-    said_rows = said.where(said.notna() & (said != ""), None).to_dict("records")
+    table = tables["verdicts"][fields].astype(object)
+    verdicts = table.where(table.notna() & (table != ""), None).to_dict("records")
     required = truth["verdicts"]["required"]
-    allowed = truth["verdicts"]["allowed"]
-    assert all(each in said_rows for each in required), said_rows
-    assert all(each in [*required, *allowed] for each in said_rows), said_rows
+    allowed = required + truth["verdicts"]["allowed"]
+    assert all(verdict in verdicts for verdict in required), verdicts
+    assert all(verdict in allowed for verdict in verdicts), verdicts
     waits = tables["collective_waits"]["wait_us"].sum() / 1e3
     assert tables["wait_root_causes"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(
+def test_kernels_without_a_group_are_not_matched_if_there_are_several_groups(
     tmp_path: Path,
 ) -> None:
-    _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
-    sync = tables["collective_calls"]
-    assert set(sync["state"]) == {"unmatched"}
-    assert sync["reason"].all()
-    _, tables = together(tmp_path / "one", Fleet(9, tp=1, dp=4, steps=2, args="none"))
-    sync = tables["collective_calls"]
-    assert set(zip(sync["state"], sync["matched_by"], strict=True)) == {
+    _, tables = simulated_job(
+        tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none")
+    )
+    calls = tables["collective_calls"]
+    assert set(calls["state"]) == {"unmatched"}
+    assert calls["reason"].all()
+    _, tables = simulated_job(
+        tmp_path / "one", Fleet(9, tp=1, dp=4, steps=2, args="none")
+    )
+    calls = tables["collective_calls"]
+    assert set(zip(calls["state"], calls["matched_by"], strict=True)) == {
         ("complete", "unnamed")
     }
-    assert sync["transfer_us"].gt(0).all()
-    assert sync["bus_bandwidth_gb_s"].isna().all()
+    assert calls["transfer_us"].gt(0).all()
+    assert calls["bus_bandwidth_gb_s"].isna().all()
 
 
-def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
+def test_a_lost_call_does_not_shift_the_calls_after_it() -> None:
     """Without `Seq` and other iterations only the ends tell which of equal calls is lost."""
     rows = []
     for rank, offset in ((0, 0), (1, 3_000_000)):
@@ -187,12 +193,14 @@ def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
         frame[name] = value
     for name in ("Seq", "Src Rank", "Dst Rank"):
         frame[name] = float("nan")
-    rows_ = with_matching_columns(frame, [0, 1])
-    number_calls(rows_)
-    together_ = rows_.groupby("call_in_group")["launch"].agg(["nunique", "size"])
-    assert together_["nunique"].tolist() == [1] * 6
-    assert sorted(together_["size"]) == [1, 2, 2, 2, 2, 2]
-    assert set(rows_["matched_by"]) == {"alignment"}
+    prepared_rows = with_matching_columns(frame, [0, 1])
+    number_calls(prepared_rows)
+    ranks_of_call = prepared_rows.groupby("call_in_group")["launch"].agg(
+        ["nunique", "size"]
+    )
+    assert ranks_of_call["nunique"].tolist() == [1] * 6
+    assert sorted(ranks_of_call["size"]) == [1, 2, 2, 2, 2, 2]
+    assert set(prepared_rows["matched_by"]) == {"alignment"}
 
 
 def test_ranks_that_share_no_call_have_clocks_of_their_own() -> None:
@@ -202,7 +210,7 @@ def test_ranks_that_share_no_call_have_clocks_of_their_own() -> None:
         for rank in ((0, 1) if call % 2 else (2, 3))
     ]
     frame = pd.DataFrame(rows, columns=["call", "rank", "end", "rank_set"])
-    found = fit_clocks(frame, np.arange(5))
-    assert found["component"].tolist() == [0, 0, 2, 2, 4]
-    assert found["offset_us"].tolist() == pytest.approx([0, 0.05, 0, 0.05, 0])
-    assert (found["error_us"] <= 5).all()
+    clocks = fit_clocks(frame, np.arange(5))
+    assert clocks["component"].tolist() == [0, 0, 2, 2, 4]
+    assert clocks["offset_us"].tolist() == pytest.approx([0, 0.05, 0, 0.05, 0])
+    assert (clocks["error_us"] <= 5).all()

@@ -26,7 +26,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("version", ["", "0.1"])
-def test_a_table_is_read_in_the_names_of_now(
+def test_a_table_is_read_with_its_current_names(
     name: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ResultStore.at(str(tmp_path))

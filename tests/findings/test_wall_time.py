@@ -1,4 +1,4 @@
-"""Each nanosecond of wall time is claimed once at most, by what runs alone, or by idle time."""
+"""Each nanosecond of wall time is claimed at most once: busy time of events, and idle time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tracelens_ext.trace import BoolArray
 
 #: Start and end of an event, µs.
 Span = tuple[int, int]
@@ -49,87 +51,103 @@ def late_launch(*, calls: Sequence[tuple[str, Span]], second: int = 400) -> Trac
 
 
 def check_apart(spans: Sequence[dict[str, Any]], total: int) -> None:
-    """No moment of a device is in two of the stretches, and all lie in the wall."""
+    """Check that intervals of a device do not overlap, and lie within the wall time."""
     by_device: dict[Any, list[Span]] = defaultdict(list)
     for span in spans:
         by_device[span["device"]].append((span["start_ns"], span["end_ns"]))
-    for those in by_device.values():
-        moments = [moment for span in sorted(those) for moment in span]
-        assert moments == sorted(moments)
-        assert 0 <= moments[0] <= moments[-1] <= total
+    for spans_of_device in by_device.values():
+        ordered = sorted(spans_of_device)
+        limits = [limit for span in ordered for limit in span]
+        assert limits == sorted(limits)
+        assert limits[0] >= 0
+        assert limits[-1] <= total
+
+
+def length_ns(spans: Sequence[dict[str, Any]]) -> int:
+    return sum(span["end_ns"] - span["start_ns"] for span in spans)
 
 
 @given(traces())
 @settings(deadline=None)
-def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
-    """Gaps and findings agree on each device's idle time; findings and parts are apart."""
+def test_findings_and_gaps_agree_on_the_idle_time_of_each_device(
+    document: Document,
+) -> None:
     analyzer = TreePerfAnalyzer(document)
-    told: Any = analyzer.findings().as_dict(intervals=True)
+    findings: Any = analyzer.findings().as_dict()
     work = analyzer.work
-    tracks = find_tracks(analyzer.work, "device")
+    tracks = find_tracks(work, "device")
     by_cause = classify_gaps(work, "device").idle_by_cause_ms()
-    assert told["idle_by_cause_ms"] == by_cause
+    assert findings["idle_by_cause_ms"] == by_cause
     summary = analyzer.get_df_gap_summary()
-    summed = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
-    for cause, ms in summed.items():
-        assert ms == pytest.approx(
-            sum(times[str(cause)] for times in by_cause.values())
-        )
+    of_devices = summary[summary["scope"] == "device"]
+    for cause, ms in of_devices.set_index("cause")["idle_time_ms"].items():
+        ms_of_devices = [times[str(cause)] for times in by_cause.values()]
+        assert ms == pytest.approx(sum(ms_of_devices))
     for track, device in enumerate(tracks.device_labels):
-        mine = tracks.of_gpu == track
-        busy = union_length(work.start[mine], work.end[mine]) / 1e6
-        assert sum(by_cause[device].values()) == pytest.approx(told["total_ms"] - busy)
-    parts = told["recording"]["parts"]
-    told_by = [*told["findings"], *parts]
-    spans = [span for each in told_by for span in each["intervals"]]
-    check_apart(spans, round(told["total_ms"] * 1e6))
-    for finding in told["findings"]:
-        devices = sum(each["attributed_ms"] for each in finding["devices"])
-        assert devices / len(tracks) == pytest.approx(finding["attributed_ms"])
-    for each, ms in [
-        (f, f["attributed_ms"] * len(tracks)) for f in told["findings"]
-    ] + [(part, part["duration_ms"]) for part in parts]:
-        assert sum(
-            s["end_ns"] - s["start_ns"] for s in each["intervals"]
-        ) == pytest.approx(ms * 1e6)
+        is_on_device = tracks.of_gpu == track
+        busy_ns = union_length(work.start[is_on_device], work.end[is_on_device])
+        idle_ms = findings["total_ms"] - busy_ns / 1e6
+        assert sum(by_cause[device].values()) == pytest.approx(idle_ms)
+
+
+@given(traces())
+@settings(deadline=None)
+def test_findings_and_parts_of_the_recording_have_no_moment_in_common(
+    document: Document,
+) -> None:
+    analyzer = TreePerfAnalyzer(document)
+    findings: Any = analyzer.findings().as_dict(intervals=True)
+    device_count = len(find_tracks(analyzer.work, "device"))
+    parts = findings["recording"]["parts"]
+    spans = []
+    for owner in findings["findings"] + parts:
+        spans += owner["intervals"]
+    check_apart(spans, round(findings["total_ms"] * 1e6))
+    for finding in findings["findings"]:
+        all_ms = sum(device["attributed_ms"] for device in finding["devices"])
+        assert all_ms / device_count == pytest.approx(finding["attributed_ms"])
+        assert length_ns(finding["intervals"]) == pytest.approx(all_ms * 1e6)
+    for part in parts:
+        assert length_ns(part["intervals"]) == pytest.approx(part["duration_ms"] * 1e6)
 
 
 @given(traces(), st.data())
 @settings(deadline=None)
 def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
-    """Whatever is claimed in whatever order, the sum is the wall time at most."""
+    """Whatever is claimed in whatever order, the sum is at most the wall time."""
     wall = wall_of(document)
-    size = len(wall.work)
-    gaps = len(wall.classified)
     rows = wall.work.trace.rows_of(*LAUNCH_KINDS)
-    saved = 0.0
+
+    def draw_mask(size: int) -> BoolArray:
+        flags = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+        return np.array(flags, dtype=bool)
+
+    attributed_ns = 0.0
     for _ in range(data.draw(st.integers(1, 5))):
         kind = data.draw(st.sampled_from(["events", "during", "up to"]))
         if kind == "events":
-            which = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+            events = draw_mask(len(wall.work))
             share = data.draw(st.floats(0, 1))
-            claim = wall.claim_events(np.array(which, dtype=bool), share)
+            claim = wall.claim_events(events, share)
         elif kind == "during":
-            which = data.draw(
-                st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))
-            )
-            claim = wall.claim_idle_during(rows[np.array(which, dtype=bool)])
+            claim = wall.claim_idle_during(rows[draw_mask(len(rows))])
         else:
-            limit = data.draw(
-                st.lists(st.integers(0, 10**6), min_size=gaps, max_size=gaps)
-            )
-            claim = wall.claim_idle_up_to(np.array(limit, dtype=np.int64))
-        saved += claim.attributed_ns
-    assert saved <= wall.total_ns * (1 + 1e-9)
-    assert saved == pytest.approx(wall.attributed_ns)
-    claims = wall.claims + wall.idle_time_of_parts()
-    check_apart(
-        [span for claim in claims for span in claim.as_records()], wall.total_ns
-    )
-    idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.tracks)
-    assert wall.unclaimed_ns_of_gaps().sum() + idle == pytest.approx(
-        wall_of(document).unclaimed_ns_of_gaps().sum()
-    )
+            gaps = len(wall.classified)
+            limits = st.lists(st.integers(0, 10**6), min_size=gaps, max_size=gaps)
+            limit = np.array(data.draw(limits), dtype=np.int64)
+            claim = wall.claim_idle_up_to(limit)
+        attributed_ns += claim.attributed_ns
+    assert attributed_ns <= wall.total_ns * (1 + 1e-9)
+    assert attributed_ns == pytest.approx(wall.attributed_ns)
+    spans = []
+    for claim in wall.claims + wall.idle_time_of_parts():
+        spans += claim.as_records()
+    check_apart(spans, wall.total_ns)
+    mean_idle_ns = sum(claim.idle_ns for claim in wall.claims)
+    claimed_idle_ns = mean_idle_ns * len(wall.tracks)
+    unclaimed_idle_ns = wall.unclaimed_ns_of_gaps().sum()
+    all_idle_ns = wall_of(document).unclaimed_ns_of_gaps().sum()
+    assert unclaimed_idle_ns + claimed_idle_ns == pytest.approx(all_idle_ns)
 
 
 @given(
@@ -146,13 +164,16 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     )
     start = wall.work.start // 1000
     end = wall.work.end // 1000
-    which = wall.work.trace.stream == 1
-    running = [(start <= at) & (at < end) for at in range(30)]
-    alone = sum(
-        bool((now & which).any() and not (now & ~which).any()) for now in running
-    )
-    assert wall.about(which).attributed_ns == 1000 * alone
-    assert wall.claim_events(which).attributed_ns == 1000 * alone
+    is_on_stream = wall.work.trace.stream == 1
+    microseconds_alone = 0
+    for microsecond in range(30):
+        runs = (start <= microsecond) & (microsecond < end)
+        stream_runs = (runs & is_on_stream).any()
+        other_stream_runs = (runs & ~is_on_stream).any()
+        if stream_runs and not other_stream_runs:
+            microseconds_alone += 1
+    assert wall.about(is_on_stream).attributed_ns == 1000 * microseconds_alone
+    assert wall.claim_events(is_on_stream).attributed_ns == 1000 * microseconds_alone
 
 
 def test_work_beside_other_work_saves_nothing() -> None:
@@ -169,8 +190,8 @@ def test_an_event_is_claimed_once() -> None:
     assert wall.claim_events(both).attributed_ns == 50_000
 
 
-def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
-    """From 100 to 400 the host is in cudaMalloc for 80 and 50 µs; the rest is its own slowness."""
+def test_a_gap_is_divided_among_the_causes_of_its_parts() -> None:
+    """From 100 to 400 µs the CPU is in cudaMalloc for 80 and 50 µs, and 50 µs only in cudaFree."""
     calls = [
         ("cudaMalloc", (90, 180)),
         ("cudaMalloc", (200, 250)),
@@ -205,8 +226,8 @@ def test_a_copy_of_the_claims_is_its_own() -> None:
     assert wall.claim_events(np.array([True, True])).attributed_ns == 150_000
 
 
-def test_each_device_has_a_wall_of_its_own() -> None:
-    """What hides work is on its own device; what all save is the mean, and each says its part."""
+def test_work_is_hidden_only_by_work_on_its_own_device() -> None:
+    """The attributed time of the claim is the mean over both devices."""
     maker = TraceMaker()
     maker.kernel("k", 0, 100, device=0)
     maker.kernel("k", 40, 20, device=1)
@@ -220,8 +241,8 @@ def test_each_device_has_a_wall_of_its_own() -> None:
     assert edges == [0.0, 0.08]
 
 
-def test_a_call_gives_idle_time_as_long_as_it_lasted_once() -> None:
-    """Two gaps come after one wait of 100 µs; together they get no more."""
+def test_gaps_after_a_call_together_claim_no_more_than_its_duration() -> None:
+    """Two gaps come after a wait of 100 µs."""
     maker = late_launch(calls=[("cudaStreamSynchronize", (60, 160))], second=220)
     wall = wall_of(maker.document())
     (row,) = np.flatnonzero(

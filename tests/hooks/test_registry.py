@@ -228,7 +228,7 @@ def test_dicts_may_be_packs_and_engine_maps() -> None:
         ([1], "categorizer broken: expected categories as strings or None, got 1"),
     ],
 )
-def test_broken_python_categorisers(answer: Any, problem: str) -> None:
+def test_broken_python_categorizers(answer: Any, problem: str) -> None:
     @hookimpl
     def tracelens_categorize_kernels(table: pd.DataFrame) -> Any:
         assert len(table) == 1

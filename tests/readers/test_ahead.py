@@ -23,7 +23,9 @@ class Broken(io.BytesIO):
         return piece
 
 
-def test_the_bytes_and_then_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_before_an_error_are_returned_before_it_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ahead, "_PIECE_BYTES", 7)
     stream = ahead.ReadAhead(Broken(bytes(range(100))))
     found = b""
@@ -36,7 +38,7 @@ def test_the_bytes_and_then_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stream.close()
 
 
-def test_no_more_traces_at_once_than_memory_holds(
+def test_traces_read_at_once_are_limited_by_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = tmp_path / "memory.max"

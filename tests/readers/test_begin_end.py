@@ -20,7 +20,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_pairs_are_those_of_a_stack(steps: list[tuple[str, int, int]]) -> None:
+def test_pairs_are_nested_like_a_stack(steps: list[tuple[str, int, int]]) -> None:
     kinds = {"B": EventKind.CPU_OP + BEGIN, "E": END, "X": EventKind.CPU_OP}
     kind = np.array([kinds[phase] for phase, _, _ in steps], dtype=np.uint8)
     thread = np.array([thread for _, thread, _ in steps], dtype=np.int32)
@@ -51,7 +51,7 @@ def event(phase: str, ts: float | str, **fields: Any) -> dict[str, Any]:
     return {"ph": phase, "pid": 100, "tid": 1, "ts": ts, **fields}
 
 
-def test_a_begin_and_its_end_are_one_event() -> None:
+def test_a_begin_and_its_end_become_one_event() -> None:
     op = {"cat": "cpu_op", "name": "aten::mm", "args": {"External id": 1}}
     launch = {
         "cat": "cuda_runtime",
@@ -80,7 +80,7 @@ def test_a_begin_and_its_end_are_one_event() -> None:
     assert trace.provenance.present == 3
 
 
-def test_a_begin_or_an_end_alone_is_counted() -> None:
+def test_a_begin_or_end_without_counterpart_is_counted() -> None:
     op = {"cat": "cpu_op", "name": "aten::mm"}
     events = [
         event("X", 0, dur=1, **op),

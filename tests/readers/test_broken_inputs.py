@@ -42,7 +42,7 @@ def test_the_corpus_is_large_and_every_file_has_its_expectation() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 400_000
 
 
-def test_an_expectation_says_all_there_is_to_say() -> None:
+def test_every_expectation_is_complete() -> None:
     for name in ALL:
         expected = expectation(FOLDER / name)
         for each in (expected, expected.get("allow_truncated", expected)):
@@ -59,13 +59,15 @@ def _some(names: list[str], every: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [*_some(BROKEN, 2), *_some(USABLE, 6)])
-def test_a_report(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_each_broken_input_is_as_expected(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     found = outcome(FOLDER / name, tmp_path, capfd)
     assert agrees(found, expectation(FOLDER / name)), found
 
 
 @pytest.mark.parametrize("name", _some(BROKEN, 3))
-def test_allow_truncated(
+def test_allow_truncated_salvages_what_is_expected(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The events before the damage; the same line where there are none, or none can be known."""
@@ -77,7 +79,9 @@ def test_allow_truncated(
 @pytest.mark.parametrize(
     "name", [*_some(BROKEN[1:] + BROKEN[:1], 2), *_some(USABLE[::4], 2)]
 )
-def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_kernels_of_each_broken_input_are_as_expected(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Another command says the same: the same line, or the same number of launches."""
     expected = expectation(FOLDER / name)
     code = run(["kernels", str(FOLDER / name), "--json"])
@@ -97,7 +101,7 @@ def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", _some([name for name in USABLE if ".json" in name], 2))
-def test_every_event_is_accounted_for_however_the_file_comes(
+def test_every_event_is_accounted_for_in_every_kind_of_source(
     name: str, tmp_path: Path
 ) -> None:
     """Read and dropped make what is present; another name and compression change nothing."""
@@ -137,7 +141,7 @@ def test_every_event_is_accounted_for_however_the_file_comes(
         "damaged_header.sqlite",
     ],
 )
-def test_a_real_process(name: str, tmp_path: Path) -> None:
+def test_the_program_exits_with_the_expected_code(name: str, tmp_path: Path) -> None:
     expected = expectation(FOLDER / name)
     done = subprocess.run(
         [sys.executable, "-m", "tracelens_ext", "kernels", str(FOLDER / name)],

@@ -30,11 +30,11 @@ from tracelens_ext.errors import (
 from tracelens_ext.readers.cache.file import (
     DamagedFileError,
     read_columns,
-    trace_columns,
     write_columns,
 )
 from tracelens_ext.readers.cache.folder import READING, cache_folder, cache_limit
 from tracelens_ext.readers.cache.store import TraceCache, open_cache
+from tracelens_ext.readers.cache.stored_trace import trace_columns
 from tracelens_ext.trace import ArgColumn, Trace
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_merged_ranks_are_refused_each_time(
         "amd/Qwen_Qwen1.5-0.5B-Chat__1016005",
     ],
 )
-def test_real_traces(
+def test_recorded_traces_are_equal_from_the_cache(
     name: str, cache: TraceCache, reading: Reading, notes: list[str]
 ) -> None:
     path = SHARED / f"{name}.json.gz"
@@ -178,7 +178,7 @@ def test_library_calls_do_not_cache_unless_asked(
     assert files(asked) == ["trace.columns"]
 
 
-def test_small_traces_are_not_worth_it(trace_file: Path, cache: TraceCache) -> None:
+def test_small_traces_are_not_cached(trace_file: Path, cache: TraceCache) -> None:
     cache.worth_keeping = trace_file.stat().st_size + 1
     TreePerfAnalyzer(trace_file, cache=cache)
     assert not cache.folder.exists()
@@ -232,7 +232,7 @@ def test_a_file_that_changed_is_read_again(
     )
 
 
-def test_another_version_of_the_reader(
+def test_a_trace_cached_by_another_version_is_read_again(
     trace_file: Path,
     cache: TraceCache,
     reading: Reading,
@@ -280,7 +280,7 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def test_all_code_that_makes_what_is_kept_is_in_its_version() -> None:
+def test_the_reader_version_covers_all_code_that_makes_a_trace() -> None:
     reading = _modules(READING)
     assert len(reading) > 20
     for name, path in reading.items():
@@ -296,7 +296,7 @@ def test_all_code_that_makes_what_is_kept_is_in_its_version() -> None:
             assert _imports(path) - set(reading) <= packages, path
 
 
-def test_a_change_in_the_middle_is_found_when_asked(
+def test_verify_notices_a_change_in_the_middle_of_a_file(
     tmp_path: Path, cache: TraceCache, reading: Reading, notes: list[str]
 ) -> None:
     maker = training(3)
@@ -318,7 +318,7 @@ def test_a_change_in_the_middle_is_found_when_asked(
 
 
 @given(st.data())
-def test_damage_is_found(
+def test_a_damaged_entry_is_removed_and_the_file_read_again(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("damage")
@@ -362,7 +362,7 @@ CRAFTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", CRAFTED)
-def test_a_crafted_entry_is_damage(
+def test_a_manipulated_entry_is_treated_as_damaged(
     what: str, trace_file: Path, cache: TraceCache, reading: Reading, notes: list[str]
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
@@ -405,7 +405,7 @@ def test_a_trace_of_a_plugin_is_kept_as_it_is(
 @pytest.mark.parametrize(
     "key", ["base_ns", "threads", "devices", "metadata", "provenance"]
 )
-def test_a_crafted_description_is_damage(
+def test_a_manipulated_description_is_treated_as_damaged(
     key: str, trace_file: Path, cache: TraceCache, notes: list[str]
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
@@ -420,7 +420,7 @@ def test_a_crafted_description_is_damage(
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pipes with names")
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_file_never_hangs(
+def test_entries_that_are_not_regular_files_do_not_block(
     kind: str, trace_file: Path, tmp_path: Path, cache: TraceCache, notes: list[str]
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
@@ -461,7 +461,7 @@ def test_a_failure_to_write_is_a_note(
     assert any("is not kept in the cache" in note for note in notes)
 
 
-def test_what_json_cannot_give_back_is_not_kept(
+def test_metadata_that_json_cannot_restore_is_not_cached(
     tmp_path: Path, cache: TraceCache, notes: list[str]
 ) -> None:
     whole = read_trace(training(1).document())
@@ -510,7 +510,9 @@ def test_errors_are_those_of_the_reader(tmp_path: Path, cache: TraceCache) -> No
     assert not cache.folder.exists()
 
 
-def test_what_was_not_used_for_longest_goes(tmp_path: Path, cache: TraceCache) -> None:
+def test_the_least_recently_used_trace_is_removed_first(
+    tmp_path: Path, cache: TraceCache
+) -> None:
     paths = [write(tmp_path / f"{name}.json", training(3)) for name in "abc"]
     for path in paths:
         TreePerfAnalyzer(path, cache=cache)
@@ -536,7 +538,7 @@ def test_a_trace_larger_than_the_cache_is_not_kept(
 
 
 @pytest.mark.parametrize("room", [0, 1, 300, 400, 500, 5_000])
-def test_a_conversion_is_where_the_cache_says(
+def test_a_conversion_is_at_the_path_that_the_cache_returns(
     tmp_path: Path, cache: TraceCache, notes: list[str], room: int
 ) -> None:
     source = tmp_path / "x.nsys-rep"
@@ -557,7 +559,7 @@ def test_a_conversion_is_where_the_cache_says(
         assert (kept is None) == (room < 2)
 
 
-def test_a_trace_does_not_drive_out_what_it_was_converted_from(
+def test_a_trace_does_not_displace_its_own_conversion(
     trace_file: Path, tmp_path: Path, cache: TraceCache, notes: list[str]
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
@@ -572,7 +574,7 @@ def test_a_trace_does_not_drive_out_what_it_was_converted_from(
     assert len(notes) == 1
 
 
-def test_what_was_left_half_written_is_swept(
+def test_abandoned_temporary_files_are_removed(
     trace_file: Path, cache: TraceCache
 ) -> None:
     cache.folder.mkdir()
@@ -589,7 +591,7 @@ def test_what_was_left_half_written_is_swept(
     assert mine.exists(), "nothing but entries is removed"
 
 
-def test_entries_and_clear(trace_file: Path, cache: TraceCache) -> None:
+def test_entries_are_listed_and_cleared(trace_file: Path, cache: TraceCache) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
     (entry,) = cache.entries()
     assert entry.path == str(trace_file.resolve())
@@ -604,7 +606,7 @@ def test_entries_and_clear(trace_file: Path, cache: TraceCache) -> None:
     assert cache.clear() == (0, 0)
 
 
-def test_the_name_that_the_user_gives_is_kept(
+def test_a_cached_trace_has_the_path_that_the_user_gave(
     trace_file: Path,
     cache: TraceCache,
     monkeypatch: pytest.MonkeyPatch,
@@ -624,7 +626,7 @@ def _read_over_and_over(path: Path, folder: Path, events: int) -> None:
 
 
 @pytest.mark.process
-def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
+def test_two_processes_share_a_cache(trace_file: Path, cache: TraceCache) -> None:
     events = len(read_trace(trace_file))
     context = multiprocessing.get_context("spawn")
     arguments = (trace_file, cache.folder, events)
@@ -650,19 +652,25 @@ def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
         ("0", 0),
     ],
 )
-def test_the_limit(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_read_from_the_environment(
+    text: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_SIZE", text)
     assert cache_limit() == size
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "5XB", "1e9999", "9" * 400 + "T"])
-def test_a_limit_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_limit_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_SIZE", text)
     with pytest.raises(UsageError, match="5GB"):
         cache_limit()
 
 
-def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_read_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.delenv("TRACELENS_EXT_CACHE_DIR")
@@ -702,7 +710,7 @@ def _numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
     ),
     st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
 )
-def test_a_file_of_columns_gives_back_what_it_was_given(
+def test_a_file_of_columns_restores_its_columns(
     tmp_path_factory: pytest.TempPathFactory,
     columns: dict[str, Any],
     about: dict[str, Any],
@@ -731,7 +739,7 @@ def test_a_file_of_columns_gives_back_what_it_was_given(
         (0, 2**32, 8),
     ],
 )
-def test_numbers_are_stored_in_as_few_bytes_as_hold_them(
+def test_numbers_are_stored_in_the_smallest_type(
     tmp_path: Path, least: int, most: int, bytes_each: int
 ) -> None:
     column = np.array([least, most] * 1000, dtype=np.int64)
@@ -745,7 +753,7 @@ def test_numbers_are_stored_in_as_few_bytes_as_hold_them(
 @pytest.mark.parametrize(
     "column", [np.array([object()]), np.array([1.5]), np.zeros((2, 2), dtype=int), [1]]
 )
-def test_a_file_of_columns_refuses_the_rest(tmp_path: Path, column: Any) -> None:
+def test_a_file_of_columns_refuses_other_types(tmp_path: Path, column: Any) -> None:
     if isinstance(column, list):
         write_columns(tmp_path / "x", {}, {"a": column})
         with pytest.raises(DamagedFileError):

@@ -46,7 +46,7 @@ def test_frames_last_from_the_first_to_the_last_operation_that_has_them() -> Non
     ]
 
 
-def test_a_frame_that_comes_again_is_another_one() -> None:
+def test_a_frame_that_occurs_again_is_a_new_frame() -> None:
     trace = read(
         ("aten::mm", 0, 20, MODEL),
         ("aten::stack", 30, 10, LOADER),
@@ -62,5 +62,5 @@ def test_recorded_frames_are_preferred() -> None:
     assert [name for name, _, _ in frames(trace)] == ["train.py(42): <module>"]
 
 
-def test_empty_stacks_are_no_frames() -> None:
+def test_empty_stacks_give_no_frames() -> None:
     assert frames(read(("aten::mm", 0, 20, ""), ("aten::mm", 30, 20, ";"))) == []

@@ -119,7 +119,7 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
     assert all(reader.how_to_record for reader in ours)
 
 
-def test_folders_ask_the_readers(tmp_path: Path) -> None:
+def test_folders_list_the_files_that_a_reader_recognizes(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("hello")
     for each in offered_readers():
         for suffix in suffixes_of(each.item):
@@ -139,7 +139,7 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
     assert found == expected | {"x.PFTRACE", "x.PFTRACE.GZ", "x.PERFETTO-TRACE"}
 
 
-def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> None:
+def test_a_folder_skips_databases_of_other_programs(tmp_path: Path) -> None:
     broken = Path(__file__).parents[1] / "broken_inputs"
     for name in (
         "other_database.sqlite",
@@ -179,7 +179,7 @@ def test_the_first_reader_that_recognises_a_file_reads_it(tmp_path: Path) -> Non
     assert plugins.problems == ["a: ValueError: torn"]
 
 
-def test_nobody_takes_over_what_our_own_readers_can_read(tmp_path: Path) -> None:
+def test_plugins_cannot_take_over_supported_formats(tmp_path: Path) -> None:
     greedy = plugin(tracelens_readers=hookimpl(priority=99)(lambda: [LineReader("{")]))
     plugins = others(LineReader("["), greedy=greedy)
     path = tmp_path / "trace.x"
@@ -190,7 +190,7 @@ def test_nobody_takes_over_what_our_own_readers_can_read(tmp_path: Path) -> None
         names_in(path, json.dumps({"traceEvents": [EVENT]})[:-9], plugins)
 
 
-def test_what_a_reader_may_answer(tmp_path: Path) -> None:
+def test_a_reader_may_return_a_trace_or_a_document(tmp_path: Path) -> None:
     path = tmp_path / "trace.x"
     path.write_text("x")
     trace: Trace = read_trace({"traceEvents": [EVENT]})
@@ -221,7 +221,7 @@ def test_a_reader_needs_no_base_class_and_may_take_the_bytes(tmp_path: Path) -> 
     assert "has no method 'read'" in plugins.problems[0]
 
 
-def test_open_files_are_for_those_that_take_bytes() -> None:
+def test_open_files_need_a_reader_that_reads_bytes() -> None:
     class Own(LineReader):
         def recognises(self, path: Path, head: bytes) -> bool:
             assert path.name == "<file>"
@@ -235,7 +235,7 @@ def test_open_files_are_for_those_that_take_bytes() -> None:
         read_trace(io.BytesIO(b"x"), registry=plugins)
 
 
-def test_the_example_of_a_new_reader(
+def test_the_documented_example_of_a_reader_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file and one registration: the diff of the page is applied."""

@@ -49,11 +49,11 @@ def unpacked(
 
 
 @pytest.mark.parametrize("size", [100, 12_345, 1 << 18, 1 << 24])
-def test_the_text(size: int, thorough: bool) -> None:
+def test_any_text_is_unpacked(size: int, thorough: bool) -> None:
     assert unpacked(ZIPPED, size, thorough=thorough) == (TEXT, None)
 
 
-def test_several_members_padding_and_nothing(thorough: bool) -> None:
+def test_members_and_padding_are_skipped_correctly(thorough: bool) -> None:
     for data, text in (
         (ZIPPED + gzip.compress(b"and more"), TEXT + b"and more"),
         (
@@ -81,7 +81,7 @@ def test_a_stream_that_is_cut_off_anywhere(thorough: bool) -> None:
     assert so_far == len(TEXT)
 
 
-def test_what_is_read_does_not_depend_on_the_pieces(thorough: bool) -> None:
+def test_the_text_does_not_depend_on_the_sizes_requested(thorough: bool) -> None:
     cut = ZIPPED[: len(ZIPPED) // 2]
     text, _ = unpacked(cut, thorough=thorough)
     for size in (1000, 4097, 1 << 20):
@@ -94,7 +94,7 @@ def test_damage_is_an_error(thorough: bool) -> None:
         assert unpacked(damaged, thorough=thorough)[1] is not None
 
 
-def test_a_thorough_one_gives_every_byte_before_the_damage() -> None:
+def test_thorough_returns_every_byte_before_the_damage() -> None:
     """As much as zlib itself does when it is fed byte by byte."""
     for place in range(len(ZIPPED) // 2, len(ZIPPED) - 8, 4999):
         damaged = ZIPPED[:place] + b"\xff\x00\xff\x00" * 4 + ZIPPED[place + 16 :]
@@ -110,7 +110,7 @@ def test_a_thorough_one_gives_every_byte_before_the_damage() -> None:
         assert text == expected
 
 
-def test_what_follows_and_is_no_gzip(thorough: bool) -> None:
+def test_data_after_the_stream_that_is_not_gzip_is_an_error(thorough: bool) -> None:
     text, error = unpacked(ZIPPED + b"something else", thorough=thorough)
     assert text == TEXT
     assert isinstance(error, gzip.BadGzipFile)

@@ -191,7 +191,9 @@ def test_slices_of_many_sizes(layout: str) -> None:
 
 
 @given(st.lists(events, max_size=5), st.integers(1, 500))
-def test_a_bare_list(found: list[Json], slice_bytes: int) -> None:
+def test_a_document_may_be_only_the_list_of_events(
+    found: list[Json], slice_bytes: int
+) -> None:
     data = json.dumps(found).encode()
     assert events_of(data, slice_bytes) == (expected({"traceEvents": found})[0], {})
 
@@ -205,7 +207,9 @@ def test_a_large_file_comes_in_slices() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_slices_stay_small_when_the_first_event_begins_otherwise(layout: str) -> None:
+def test_slices_stay_small_if_the_first_event_has_another_first_key(
+    layout: str,
+) -> None:
     """Metadata events come first in many files, and with another key first."""
     metadata = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "python"}}
     document = {"traceEvents": [metadata] * 3 + [EVENT] * 2000}
@@ -215,7 +219,7 @@ def test_slices_stay_small_when_the_first_event_begins_otherwise(layout: str) ->
     assert max(sizes) <= 2 * 4096 // len(json.dumps(EVENT))
 
 
-def test_memory_is_that_of_a_slice_not_of_the_file() -> None:
+def test_memory_depends_on_the_slice_and_not_on_the_file() -> None:
     size = 1 << 14
     data = kineto_layout({"traceEvents": [EVENT] * 15_000}).encode()
     source = ByteSource(io.BytesIO(data))
@@ -244,7 +248,7 @@ def test_an_event_larger_than_a_slice(slice_bytes: int) -> None:
     st.lists(events | scalars | st.lists(scalars, max_size=2), min_size=1, max_size=8),
     st.integers(1, 400),
 )
-def test_what_is_no_object_costs_itself_alone(
+def test_an_item_that_is_not_an_object_loses_no_other_event(
     found: list[Any], slice_bytes: int
 ) -> None:
     decoder = StrictDecoder()
@@ -275,7 +279,7 @@ def test_only_odd_events_are_repaired() -> None:
     "constant", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"]
 )
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
-def test_numbers_that_are_none(constant: str, slice_bytes: int) -> None:
+def test_numbers_that_json_lacks_are_accepted(constant: str, slice_bytes: int) -> None:
     text = json.dumps([EVENT | {"args": {"x": "HERE"}}] * 3).replace(
         '"HERE"', constant, 1
     )
@@ -285,7 +289,7 @@ def test_numbers_that_are_none(constant: str, slice_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
-def test_bytes_that_are_no_utf_8(slice_bytes: int) -> None:
+def test_bytes_that_are_not_utf_8_are_accepted(slice_bytes: int) -> None:
     text = json.dumps([EVENT, EVENT | {"name": "HERE"}, EVENT], indent=1)
     for wrong in (b"\xff\xfe", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f"):
         found, _ = events_of(text.encode().replace(b"HERE", wrong), slice_bytes)
@@ -294,7 +298,7 @@ def test_bytes_that_are_no_utf_8(slice_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
-def test_half_a_surrogate_pair(slice_bytes: int) -> None:
+def test_a_lone_surrogate_is_accepted(slice_bytes: int) -> None:
     found, _ = events_of(
         json.dumps([EVENT, EVENT | {"name": "\ud800 x"}]).encode(), slice_bytes
     )
@@ -302,7 +306,7 @@ def test_half_a_surrogate_pair(slice_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
-def test_control_characters_that_were_not_escaped(slice_bytes: int) -> None:
+def test_unescaped_control_characters_are_accepted(slice_bytes: int) -> None:
     text = json.dumps([EVENT, EVENT | {"name": "HERE"}, EVENT]).replace(
         "HERE", "a\n\t\x00b"
     )
@@ -328,7 +332,9 @@ def test_control_characters_that_were_not_escaped(slice_bytes: int) -> None:
         "no comma",
     ],
 )
-def test_what_is_forgiven(text: str, slice_bytes: int) -> None:
+def test_harmless_deviations_from_json_are_accepted(
+    text: str, slice_bytes: int
+) -> None:
     event = json.dumps(EVENT)
     found, others = events_of((text % (event, event)).encode(), slice_bytes)
     assert found == expected({"traceEvents": [EVENT, EVENT]})[0]
@@ -343,7 +349,7 @@ def test_no_events(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", '{"a": [1, 2]}', '{"traceEvents": null}'])
-def test_no_array_of_events(text: str) -> None:
+def test_a_document_without_events_has_members_only(text: str) -> None:
     stream = stream_of(text.encode(), 4, StrictDecoder())
     assert list(stream) == []
     assert not stream.found_events
@@ -408,7 +414,7 @@ def test_a_trace_cut_off_at_every_byte(zipped: bool, every: int) -> None:
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=3))
 @settings(max_examples=200)
 @example(at=1, wrong=b"\xef\xbb\xbf")
-def test_damage_anywhere_is_an_error_of_ours_or_harmless(at: int, wrong: bytes) -> None:
+def test_damage_anywhere_gives_a_trace_error_or_nothing(at: int, wrong: bytes) -> None:
     data = kineto_layout(cuda_graph_example()).encode()
     at %= len(data)
     try:
@@ -421,7 +427,7 @@ def test_damage_anywhere_is_an_error_of_ours_or_harmless(at: int, wrong: bytes) 
 @pytest.mark.parametrize(
     ("before", "after"), [(1, 1), (3000, 1), (3000, 3000), (1, 3000)]
 )
-def test_garbage_is_refused_with_its_place(
+def test_garbage_is_refused_with_its_byte(
     before: int, after: int, slice_bytes: int
 ) -> None:
     event = json.dumps(EVENT)
@@ -433,7 +439,7 @@ def test_garbage_is_refused_with_its_place(
         list(stream)
 
 
-def test_a_cut_tells_how_many_events_came_before() -> None:
+def test_the_error_for_a_cut_counts_the_events_before_it() -> None:
     data = one_line_layout({"traceEvents": [EVENT] * 2000}).encode()
     for slice_bytes in (4096, 1 << 19):
         stream = stream_of(data[:-20], slice_bytes, StrictDecoder())
@@ -464,7 +470,7 @@ def test_a_cut_tells_how_many_events_came_before() -> None:
     ],
 )
 @pytest.mark.parametrize("slice_bytes", [1, 1 << 19])
-def test_documents_that_are_none(
+def test_text_that_is_not_a_document_is_refused(
     text: str, problem: str | None, slice_bytes: int
 ) -> None:
     stream = stream_of(text.encode(), slice_bytes, StrictDecoder())
@@ -486,7 +492,7 @@ def test_two_documents_in_one_file() -> None:
 
 @pytest.mark.parametrize("opening", ["[", '{"a": ', '[{"ph": '])
 @pytest.mark.parametrize("depth", [5_000, 200_000])
-def test_nesting_without_end(opening: str, depth: int) -> None:
+def test_endless_nesting_is_refused(opening: str, depth: int) -> None:
     """In an event, in a member, in the place of an event: an error of ours, never Python's."""
     with pytest.raises(TraceFormatError, match=r"nested too deeply|ends prematurely"):
         list(stream_of(opening.encode() * depth, 1 << 19, StrictDecoder()))
@@ -502,14 +508,14 @@ def test_nesting_without_end(opening: str, depth: int) -> None:
         list(stream_of(closed.encode(), 1 << 19, StrictDecoder()))
 
 
-def test_a_number_of_too_many_digits() -> None:
+def test_a_number_with_too_many_digits_is_refused() -> None:
     text = '{"traceEvents": [' + json.dumps(EVENT) + '], "x": ' + "1" * 5000 + "}"
     with pytest.raises(TraceFormatError, match="number that is too long"):
         events_of(text.encode())
 
 
 @pytest.mark.parametrize("event", ["1,", "{},"])
-def test_what_is_no_event_takes_no_minutes(event: str) -> None:
+def test_text_without_events_is_refused_quickly(event: str) -> None:
     """Eight times as much takes about eight times as long; it was quadratic."""
 
     def seconds(count: int) -> float:
@@ -541,7 +547,7 @@ def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, oops', True),
     ],
 )
-def test_salvage_is_suggested_where_it_finds_events(
+def test_salvaging_is_suggested_only_if_it_finds_events(
     text: str, worthwhile: bool
 ) -> None:
     with pytest.raises(TraceFormatError) as caught:

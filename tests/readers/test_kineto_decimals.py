@@ -141,7 +141,7 @@ def test_integers_are_exact(values: list[int]) -> None:
     assert integers([str(v) for v in values]) == values
 
 
-def test_no_integers() -> None:
+def test_values_that_are_not_integers_are_missing() -> None:
     assert integers([]) == []
     assert integers(["null", "7"]) == [MISSING, 7]
 

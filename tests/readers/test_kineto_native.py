@@ -133,7 +133,7 @@ NUMBERS = (
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers(number: str) -> None:
+def test_numbers_in_any_notation_are_equal_in_both_readers(number: str) -> None:
     both = Both()
     plain = '{"ph":"X","cat":"kernel","ts":5.125,"dur":2,"args":{"stream":7,"bytes":3}}'
     args = f'"args":{{"correlation":{number},"stream":7,"External id":{number}}}'
@@ -182,7 +182,7 @@ TAKEN = (
 
 
 @pytest.mark.parametrize("text", TAKEN)
-def test_usual_slices(text: str) -> None:
+def test_usual_slices_are_equal_in_both_readers(text: str) -> None:
     """Again after another slice too: codes go on."""
     both = Both()
     both.same(text.encode())
@@ -256,14 +256,14 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_left_to_python(text: str) -> None:
+def test_unusual_slices_are_left_to_python(text: str) -> None:
     assert Both().native.parse(text.encode()) is None
 
 
 @pytest.mark.parametrize(
     "text", [b'[{"name":"\xff"}]', b'[{"pid":"\xc3"}]', b'[{"ph":"i","cat":"\x80"}]']
 )
-def test_bytes_that_are_no_utf8_are_left_to_python(text: bytes) -> None:
+def test_bytes_that_are_not_utf_8_are_left_to_python(text: bytes) -> None:
     assert Both().native.parse(text) is None
 
 
@@ -275,7 +275,7 @@ def test_every_beginning_of_a_slice_is_refused() -> None:
 
 
 @pytest.mark.real_data
-def test_recorded_traces_are_taken() -> None:
+def test_recorded_traces_are_equal_in_both_readers() -> None:
     for path in sorted(SHARED.glob("*/*.json.gz")):
         events = msgspec.json.decode(gzip.decompress(path.read_bytes()))["traceEvents"]
         both = Both()
@@ -325,7 +325,7 @@ def by_all(
 @pytest.mark.usefixtures("small_slices")
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_same_to_the_byte(
+def test_both_readers_give_equal_traces(
     layout: str,
     zipped: bool,
     tmp_path: Path,
@@ -354,7 +354,7 @@ def odd_demo() -> str:
 
 
 @pytest.mark.usefixtures("small_slices")
-def test_odd_events(
+def test_unusual_events_are_equal_in_both_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parsed: list[Slice | None]
 ) -> None:
     path = tmp_path / "trace.json"
@@ -366,7 +366,7 @@ def test_odd_events(
 
 
 @pytest.mark.usefixtures("small_slices")
-def test_no_going_ahead_in_a_file_that_is_odd_throughout(
+def test_decoding_ahead_is_given_up_in_an_unusual_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = KinetoColumns.parse
@@ -410,7 +410,7 @@ def test_an_event_that_is_larger_than_a_slice(
 @pytest.mark.parametrize(
     "damage", ["cut off", "cut gzip", "garbage", "two documents", "check sum"]
 )
-def test_damage(
+def test_damaged_slices_are_equal_in_both_readers(
     damage: str, allow_truncated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = kineto_layout(DEMO).encode()
@@ -482,7 +482,7 @@ def test_small_traces_and_single_jobs_start_no_thread(
     read_trace(path, reading=ReadingOptions(jobs=1))
 
 
-def test_the_version_says_which_reader(
+def test_the_version_names_the_reader_in_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["--version"]) == 0

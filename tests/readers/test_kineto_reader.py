@@ -90,7 +90,9 @@ def read_text(text: str | bytes) -> Trace:
         ("X", "collective_comm", EventKind.RUNTIME),
     ],
 )
-def test_kinds(phase: str, category: str, kind: EventKind) -> None:
+def test_events_have_the_kind_of_their_category(
+    phase: str, category: str, kind: EventKind
+) -> None:
     trace = read(
         {"ph": phase, "cat": category, "name": "b", "ts": 3, "dur": 1, "id": 4}
     )
@@ -131,7 +133,7 @@ def test_times_before_zero() -> None:
     assert (trace.base_ns, trace.ts.tolist()) == (-1500, [11_500, 0])
 
 
-def test_an_impossible_time_costs_its_event_and_bends_no_other() -> None:
+def test_an_impossible_time_drops_only_its_event() -> None:
     trace = read(
         SPAN | {"ts": 9.2e15},
         SPAN | {"ts": -9.2e15},
@@ -149,7 +151,7 @@ def test_an_impossible_time_costs_its_event_and_bends_no_other() -> None:
 YEAR_US = 365 * 86_400 * 10**6
 
 
-def test_a_time_years_from_the_others_costs_its_event_only() -> None:
+def test_a_time_years_from_the_others_drops_only_its_event() -> None:
     launch = {
         "ph": "X",
         "cat": "cuda_runtime",
@@ -181,7 +183,7 @@ def test_durations_that_do_not_add_up_in_64_bits_are_refused() -> None:
 # Arguments.
 
 
-def test_what_a_launch_and_its_kernel_say() -> None:
+def test_arguments_of_launches_and_kernels_are_read() -> None:
     trace = read(
         SPAN
         | {
@@ -264,7 +266,7 @@ def test_device_and_stream_where_no_argument_names_them(
     assert (trace.device.tolist(), trace.stream.tolist()) == ([device], [stream])
 
 
-def test_arguments_of_operations() -> None:
+def test_arguments_of_operations_are_read() -> None:
     given_args = {
         "External id": 3,
         "Sequence number": 12,
@@ -286,7 +288,7 @@ def test_arguments_of_operations() -> None:
     )
 
 
-def test_arguments_of_collectives_and_frames() -> None:
+def test_arguments_of_collectives_and_frames_are_read() -> None:
     collective = {
         "Collective name": "allreduce",
         "In msg nelems": 1024,
@@ -318,14 +320,14 @@ def test_equal_texts_are_kept_once() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_null_is_no_argument(layout: str) -> None:
+def test_null_counts_as_a_missing_argument(layout: str) -> None:
     event = SPAN | {"args": {"Input Dims": None, "External id": None}}
     trace = read_text(LAYOUTS[layout]({"traceEvents": [event] * 3}))
     assert trace.external_id.tolist() == [NONE] * 3
     assert "Input Dims" not in trace.args
 
 
-def test_an_argument_that_no_event_has() -> None:
+def test_an_argument_that_no_event_has_is_empty() -> None:
     column = read().arg("nothing of the kind")
     assert column.at(np.array([0])).tolist() == [NONE]
     assert column.dense(1).tolist() == [NONE]
@@ -383,7 +385,7 @@ def test_names_of_threads_and_labels_of_processes() -> None:
 
 
 @pytest.mark.parametrize("name", ['"\\ud800"', '"\xff"', "5", "null", '["a"]', "{}"])
-def test_process_names_that_are_none(name: str) -> None:
+def test_names_of_processes_are_texts_whatever_the_file_has(name: str) -> None:
     """As latin-1, one of them is no UTF-8; events follow, so that both decoders see each."""
     metadata = (
         f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": {name}}}}}'
@@ -441,7 +443,7 @@ def test_provenance() -> None:
 # What cannot be used is dropped, with the reason.
 
 
-def test_reasons() -> None:
+def test_dropped_events_have_reasons() -> None:
     trace = read(
         {"ph": "M", "name": "process_labels", "pid": 1},
         {"cat": "cpu_op", "name": "no phase", "ts": 1, "dur": 1},
@@ -472,7 +474,7 @@ def test_reasons() -> None:
     assert trace.dur.tolist() == [5000, 1500]
 
 
-def test_events_of_which_nothing_is_read_are_told() -> None:
+def test_unread_events_are_reported() -> None:
     op = {
         "ph": "X",
         "cat": "cpu_op",
@@ -550,7 +552,7 @@ def test_arguments_stay_with_their_events_when_others_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("depth", [600, 5000])
-def test_arguments_nested_too_deeply_cost_one_event(depth: int) -> None:
+def test_arguments_nested_too_deeply_drop_only_their_event(depth: int) -> None:
     dims: list[Any] = []
     for _ in range(depth):
         dims = [dims]
@@ -573,7 +575,7 @@ def test_arguments_nested_deeply_in_a_file(depth: int) -> None:
     assert len(trace) >= 2
 
 
-def test_numbers_of_numpy_in_a_document_made_by_hand() -> None:
+def test_numbers_of_numpy_are_read_from_a_parsed_document() -> None:
     args = {"correlation": np.int64(4), "stream": np.int32(7), "device": np.uint8(1)}
     pid = np.int64(9)
     trace = read(
@@ -590,7 +592,7 @@ def test_numbers_of_numpy_in_a_document_made_by_hand() -> None:
     assert rows_read(trace)[2]["Input Dims"] == [[1, 2], [3, 4]]
 
 
-def test_the_document_is_left_as_it_was() -> None:
+def test_a_parsed_document_is_not_changed() -> None:
     document = cuda_graph_example()
     before = copy.deepcopy(document)
     read_trace(document)
@@ -745,7 +747,9 @@ def test_every_event_is_accounted_for(events: list[Any]) -> None:
 
 @given(odd_documents, st.sampled_from(sorted(LAYOUTS)))
 @settings(max_examples=250)
-def test_a_file_says_what_the_dict_says(events: list[Any], layout: str) -> None:
+def test_a_file_and_the_parsed_document_give_equal_traces(
+    events: list[Any], layout: str
+) -> None:
     document: Document = {"traceEvents": [SPAN, *events, SPAN]}
     from_dict = read_trace(document)
     from_file = read_text(LAYOUTS[layout](document))
@@ -781,7 +785,7 @@ def test_many_slices_are_one_trace() -> None:
     assert comparable(read_text(text)) == comparable(read_trace(document))
 
 
-def test_names_with_lone_surrogates_are_made_clean() -> None:
+def test_lone_surrogates_in_names_are_replaced() -> None:
     trace = read(
         SPAN | {"name": "a\ud800", "cat": "\ud800", "pid": "\udfff", "tid": "é"}
     )
@@ -794,6 +798,6 @@ def test_names_with_lone_surrogates_are_made_clean() -> None:
 
 
 @pytest.mark.parametrize("events", [(), {}, "text", 5, None])
-def test_events_that_are_no_list(events: Any) -> None:
+def test_events_that_are_not_a_list_are_refused(events: Any) -> None:
     with pytest.raises(TraceFormatError):
         read_trace({"traceEvents": events})

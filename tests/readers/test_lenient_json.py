@@ -24,13 +24,13 @@ from tracelens_ext.readers.lenient_json import length_before, mend_bytes, mend_t
         (r'"\ud83d\ude00"', "😀"),
     ],
 )
-def test_what_is_meant(text: str, meant: str) -> None:
+def test_backslashes_and_numbers_are_mended(text: str, meant: str) -> None:
     assert json.loads(mend_text(text), strict=False) == meant
     assert mend_bytes(text.encode()) == mend_text(text).encode()
 
 
 @given(st.text())
-def test_what_is_right_is_left_alone(value: str) -> None:
+def test_correct_json_is_not_changed(value: str) -> None:
     text = json.dumps(value)
     assert mend_text(text) == text
     data = text.encode()
@@ -57,14 +57,14 @@ def test_numbers_of_cpp(text: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "number", ["nan", "-nan", "inf", "-inf", "infinity", "NaN", "-Infinity"]
 )
-def test_what_is_no_number_in_json_is_null(number: str) -> None:
+def test_numbers_that_json_lacks_become_null(number: str) -> None:
     text = f'[{{"a nan": {number}, "b": [1,{number}], "c": "x: {number}"}}]'
     meant = f'[{{"a nan": null, "b": [1,null], "c": "x: {number}"}}]'
     assert mend_bytes(text.encode()) == meant.encode()
 
 
 @pytest.mark.parametrize("number", ["nan", "-inf", "NaN", "Infinity"])
-def test_an_argument_that_is_no_number_is_as_null(number: str) -> None:
+def test_an_argument_that_is_not_a_number_counts_as_null(number: str) -> None:
     event = '{"ph": "X", "cat": "gpu_memcpy", "name": "n", "pid": 0, "tid": 7, "ts": 5, "dur": 2,'
     event += (
         ' "args": {"memory bandwidth (GB/s)": NUMBER, "bytes": NUMBER, "stream": 7}}'
@@ -79,7 +79,7 @@ def test_an_argument_that_is_no_number_is_as_null(number: str) -> None:
 @given(
     st.lists(st.sampled_from([r"\q", r"\\", r"\n", "a", "é", r"\u00e9", r"\u1", "\\"]))
 )
-def test_lengths_lead_back(pieces: list[str]) -> None:
+def test_positions_in_mended_text_lead_back_to_the_original(pieces: list[str]) -> None:
     pieces = [f"{piece}|" for piece in pieces]  # so that no two make an escape together
     text = "".join(pieces)
     for count in range(len(pieces) + 1):
@@ -93,7 +93,7 @@ def _document(name: str, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", [r"C:\kernels\q.cu", r"\é\ ", r"\u12 }, {\"ph\": \q"])
-def test_in_a_trace_whatever_the_slices(name: str) -> None:
+def test_mended_text_is_read_with_slices_of_any_size(name: str) -> None:
     data = _document(name, 50)
     right = _document(json.dumps(json.loads(mend_text(f'"{name}"')))[1:-1], 50)
     assert result_of(data) == result_of(right)

@@ -70,7 +70,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("report", TEXTS)
-def test_every_report_is_recognised_by_its_titles(report: NsysCsvReport) -> None:
+def test_every_report_is_recognized_by_its_titles(report: NsysCsvReport) -> None:
     assert report_in(TEXTS[report].encode()) == report
     titles = next(csv.reader(io.StringIO(TEXTS[report])))
     assert report_of(titles[::-1]) == report
@@ -157,9 +157,7 @@ MESSAGES = (
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_stands_around_the_table_does_not_matter(
-    text: str | bytes, tmp_path: Path
-) -> None:
+def test_text_around_the_table_is_ignored(text: str | bytes, tmp_path: Path) -> None:
     assert kernels(written(tmp_path, text)) == EXPECTED
 
 
@@ -262,7 +260,7 @@ def test_errors_are_one_line_and_name_the_file(
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_that_must_be_there(tmp_path: Path) -> None:
+def test_missing_required_numbers_are_refused(tmp_path: Path) -> None:
     for cell, what in (("", "no number"), ("-5", "a negative number")):
         path = written(tmp_path, KERNELS.replace("2000000", cell))
         (piece,) = open_report(path, NsysCsvReport.KERNELS).batches
@@ -280,7 +278,7 @@ def test_long_cells_are_read(tmp_path: Path) -> None:
     assert long in next(table.batches).texts("name")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFoundError, match="no such file"):
         kernels(tmp_path / "absent.csv")
 
@@ -321,7 +319,7 @@ def test_fractions_of_a_second_are_exact(numbers: list[Decimal]) -> None:
     assert nanoseconds(numbers, "s") == expected
 
 
-def test_sizes_and_what_is_missing() -> None:
+def test_sizes_are_read_and_may_be_missing() -> None:
     assert sizes(["402.653", "1"], "MB") == [402_653_000, 1_000_000]
     assert sizes(["1.5", None, "", float("nan")], "KiB") == [1536, None, None, None]
     for cell in ("²", "1_000", "0x10", "nan", "inf", True, object()):
@@ -330,7 +328,7 @@ def test_sizes_and_what_is_missing() -> None:
 
 
 @pytest.mark.real_data
-def test_the_real_table_sums_as_plain_python_does() -> None:
+def test_sums_of_a_recorded_table_equal_those_of_plain_python() -> None:
     with REAL_KERNELS.open(newline="") as stream:
         expected = [
             (row["Name"], int(row["Total Time (ns)"]), int(row["Instances"]))

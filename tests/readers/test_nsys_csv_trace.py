@@ -47,7 +47,7 @@ def test_every_row_is_a_gpu_event(path: Path) -> None:
     assert trace.provenance.bytes_read == len(GPU_TRACE)
 
 
-def test_copies_know_their_memory(path: Path) -> None:
+def test_copies_have_their_kinds_of_memory(path: Path) -> None:
     lines = GPU_TRACE.splitlines()
     lines = [lines[0] + ",SrcMemKd,DstMemKd", *(line + ",," for line in lines[1:])]
     lines[2] = lines[2][:-2] + ",Pageable,Device"
@@ -58,12 +58,12 @@ def test_copies_know_their_memory(path: Path) -> None:
     assert trace.args["dstKind"].at(rows).tolist() == [NONE, 2, NONE]
 
 
-def test_analyses_work_on_it(path: Path) -> None:
+def test_a_table_can_be_analyzed(path: Path) -> None:
     table = TreePerfAnalyzer(path).get_df_kernel_summary()
     assert table["count"].sum() == 3
 
 
-def test_rows_without_times_are_counted_out(path: Path) -> None:
+def test_rows_without_times_are_dropped_and_counted(path: Path) -> None:
     path.write_text(
         GPU_TRACE.replace("150,10", ",10").replace("170,5", "170,"), encoding="utf-8"
     )
@@ -73,7 +73,7 @@ def test_rows_without_times_are_counted_out(path: Path) -> None:
     assert sum(trace.provenance.dropped.values()) == 2
 
 
-def test_devices_without_numbers_and_ids_that_are_none(path: Path) -> None:
+def test_devices_without_numbers_are_numbered_and_bad_ids_ignored(path: Path) -> None:
     text = GPU_TRACE.replace(" (1)", "").replace(" (0)", " B").replace(",12,", ",-4,")
     path.write_text(text, encoding="utf-8")
     trace = read(path)
@@ -81,7 +81,7 @@ def test_devices_without_numbers_and_ids_that_are_none(path: Path) -> None:
     assert trace.correlation.tolist() == [11, NONE, 13]
 
 
-def test_only_the_least_columns() -> None:
+def test_the_required_columns_suffice() -> None:
     trace = read(
         [["Name", "Start (us)", "Duration (ms)", "CorrId"], ["k", "1.5", "2", 3]]
     )
@@ -89,7 +89,7 @@ def test_only_the_least_columns() -> None:
     assert (row["ts"], row["dur"], row["name"]) == (1500, 2_000_000, "k")
 
 
-def test_tables_of_sums_and_empty_ones_are_no_traces(path: Path) -> None:
+def test_tables_of_totals_and_empty_tables_are_refused(path: Path) -> None:
     path.write_text(GPU_TRACE.splitlines()[0], encoding="utf-8")
     with pytest.raises(TraceFormatError, match="contains no events"):
         read_trace(path)

@@ -32,7 +32,7 @@ def database(*statements: str) -> bytes:
     return data
 
 
-def test_other_databases() -> None:
+def test_databases_of_other_programs_are_refused() -> None:
     message = refused(
         database("CREATE TABLE songs (title)", "CREATE TABLE artists (name)")
     )
@@ -41,13 +41,13 @@ def test_other_databases() -> None:
     assert "it has no tables" in refused(database("CREATE TABLE t (x)", "DROP TABLE t"))
 
 
-def test_databases_of_the_older_profiler_are_others() -> None:
+def test_databases_of_nvprof_are_refused() -> None:
     kernels = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (_id_ INTEGER, name INTEGER)"
     assert "not an Nsight Systems export" in refused(database(kernels))
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS", "OSRT_API", None])
-def test_recordings_without_cuda(table: str | None) -> None:
+def test_recordings_without_cuda_events_are_refused(table: str | None) -> None:
     maker = ExportMaker()
     maker.table("CUPTI_ACTIVITY_KIND_KERNEL")
     if table:
@@ -80,7 +80,7 @@ def test_views_are_not_read() -> None:
     assert len(read_trace(io.BytesIO(maker.content))) == count - 2
 
 
-def test_a_view_that_passes_for_a_table_is_not_read() -> None:
+def test_a_view_disguised_as_a_table_is_not_read() -> None:
     maker = training()
     maker.connection.execute(f"CREATE VIEW PROCESSES AS {_ENDLESS}")
     maker.connection.execute("PRAGMA writable_schema=1")
@@ -140,7 +140,7 @@ def test_a_database_that_is_being_written(tmp_path: Path, suffix: str) -> None:
     )
 
 
-def test_cut_off_and_damaged(tmp_path: Path) -> None:
+def test_cut_off_and_damaged_databases_are_refused(tmp_path: Path) -> None:
     content = training().content
     for broken in (
         content[:16],
@@ -174,7 +174,7 @@ _CONTENT = training().content
 
 
 @given(st.data())
-def test_any_damage(data: st.DataObject) -> None:
+def test_any_damage_gives_a_trace_or_an_error(data: st.DataObject) -> None:
     content = bytearray(_CONTENT)
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(16, len(content) - 1))
@@ -193,7 +193,7 @@ _VALUES = (
 
 
 @given(st.data())
-def test_any_values(data: st.DataObject) -> None:
+def test_any_values_give_a_trace_or_an_error(data: st.DataObject) -> None:
     maker = training()
     # to be made again, and without types
     maker.connection.execute("DROP TABLE META_DATA_EXPORT")

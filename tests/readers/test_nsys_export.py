@@ -112,7 +112,9 @@ def test_a_report_is_converted(fake: Fake, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_program_that_is_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_may_be_given_by_its_path(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     reading = ReadingOptions(nsys=str(fake.program))
     assert_read(read_trace(fake.report, reading=reading), fake.report)
@@ -139,7 +141,7 @@ def test_the_export_is_kept_until_the_report_changes(
 
 
 @pytest.mark.process
-def test_a_trace_that_was_read_without_nsys_is_not_taken_for_it(
+def test_a_trace_cached_without_nsys_is_not_reused_with_it(
     fake: Fake, cache: TraceCache
 ) -> None:
     cache.worth_keeping = 0
@@ -161,7 +163,9 @@ def test_an_export_that_is_too_big_is_not_kept(fake: Fake, cache: TraceCache) ->
 
 
 @pytest.mark.process
-def test_a_cache_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
+def test_a_report_is_converted_without_a_writable_cache(
+    fake: Fake, tmp_path: Path
+) -> None:
     notes: list[str] = []
     (tmp_path / "file").write_text("in the way")
     cache = TraceCache(tmp_path / "file" / "cache", tell=notes.append)
@@ -170,7 +174,7 @@ def test_a_cache_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -> None:
+def test_an_abandoned_folder_is_removed(fake: Fake, cache: TraceCache) -> None:
     left = cache.folder / ".nsys-abc.tmp"
     left.mkdir(parents=True)
     (left / "export.sqlite").write_bytes(b"half")
@@ -197,7 +201,9 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
         ("pass", "`nsys export` wrote no database"),
     ],
 )
-def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None:
+def test_a_failure_of_nsys_is_quoted(
+    fake: Fake, cache: TraceCache, body: str, said: str
+) -> None:
     fake.does(body)
     with pytest.raises(TraceFormatError) as caught:
         read_trace(fake.report, cache=cache, reading=BY_NSYS)
@@ -207,20 +213,22 @@ def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None
 
 
 @pytest.mark.process
-def test_nsys_that_cannot_be_run(fake: Fake) -> None:
+def test_an_nsys_that_cannot_be_run_is_reported(fake: Fake) -> None:
     fake.program.write_text("#!/no/such/interpreter\n")
     with pytest.raises(TraceFormatError, match="cannot be run"):
         read_trace(fake.report, reading=BY_NSYS)
 
 
 @pytest.mark.process
-def test_nsys_that_writes_something_else(fake: Fake) -> None:
+def test_an_nsys_that_writes_something_else_is_reported(fake: Fake) -> None:
     (fake.folder / "export").write_bytes(b"no database at all")
     with pytest.raises(TraceFormatError, match="is a damaged SQLite database"):
         read_trace(fake.report, reading=BY_NSYS)
 
 
-def test_nsys_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nsys_is_reported(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TraceFormatError) as caught:
         read_trace(fake.report, reading=ReadingOptions(nsys="/opt/nsys"))
@@ -285,7 +293,9 @@ def listed(tmp_path: Path) -> Callable[..., list[str]]:
     return names
 
 
-def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -> None:
+def test_a_folder_lists_reports_and_exports_once(
+    tmp_path: Path, listed: Callable[..., list[str]]
+) -> None:
     training().write(tmp_path / "a.sqlite")
     for name in ("a.nsys-rep", "b.nsys-rep", "c.qdrep", "trace.json"):
         (tmp_path / name).write_bytes(b"[]")
@@ -301,7 +311,7 @@ def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -
 
 
 @pytest.mark.process
-def test_a_report_under_another_name(fake: Fake, tmp_path: Path) -> None:
+def test_a_report_is_recognized_under_another_name(fake: Fake, tmp_path: Path) -> None:
     renamed = tmp_path / "renamed.bin"
     content = b"NVIDIA Tegra Profiler Report 1.\n"
     renamed.write_bytes(content)
@@ -316,7 +326,7 @@ _NSYS = os.environ.get("TRACELENS_EXT_TEST_NSYS", "")
 
 @pytest.mark.process
 @pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
-def test_the_real_program(tmp_path: Path) -> None:
+def test_the_real_nsys_gives_the_trace_of_the_report(tmp_path: Path) -> None:
     recording = [
         "-t",
         "nvtx,osrt",
@@ -339,7 +349,7 @@ def test_the_real_program(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
 @pytest.mark.real_data
-def test_tables_of_the_real_program_say_what_the_events_do(tmp_path: Path) -> None:
+def test_tables_of_the_real_nsys_agree_with_the_events(tmp_path: Path) -> None:
     shutil.copyfile(TWO_GPUS, tmp_path / "run.sqlite")  # nsys writes into it
     for reports in (
         "gpukernsum,gpumemtimesum,nvtxgpuproj",  # in 2022

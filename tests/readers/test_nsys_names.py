@@ -27,7 +27,9 @@ from tracelens_ext.trace.linking import is_graph_launch
         ("", ""),
     ],
 )
-def test_api_name(exported: str, name: str) -> None:
+def test_versions_of_the_interface_are_removed_from_names(
+    exported: str, name: str
+) -> None:
     assert api_name(exported) == name
 
 
@@ -35,7 +37,7 @@ def test_a_graph_launch_is_known_as_one() -> None:
     assert is_graph_launch(api_name("cudaGraphLaunch_v10000"))
 
 
-def test_memcpy_name() -> None:
+def test_copies_have_the_names_of_nsys_stats() -> None:
     assert memcpy_name(1) == "[CUDA memcpy Host-to-Device]"
     assert memcpy_name(8, "DtoD") == "[CUDA memcpy Device-to-Device]"
     assert memcpy_name(99, "Sideways") == "[CUDA memcpy Sideways]"
@@ -62,7 +64,7 @@ def test_memcpy_name() -> None:
         (b"step, op_id = 99999999999999999999", None),
     ],
 )
-def test_emitted_op(text: bytes, found: object) -> None:
+def test_texts_of_emit_nvtx_are_decoded(text: bytes, found: object) -> None:
     assert emitted_op(text) == found
 
 
@@ -74,7 +76,7 @@ def test_emitted_op(text: bytes, found: object) -> None:
     st.none() | st.integers(0, 10**17),
     st.lists(st.lists(st.integers(0, 10**6), max_size=3), max_size=3),
 )
-def test_an_emitted_op_is_taken_apart(
+def test_any_emitted_operation_is_decoded(
     name: str, op_id: int, sequence: int | None, sizes: list[list[int]]
 ) -> None:
     text = (

@@ -26,7 +26,7 @@ from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import find_gaps, find_tracks
 
 
-def test_ids_count_within_a_process() -> None:
+def test_correlation_ids_are_unique_only_within_a_process() -> None:
     maker = ExportMaker()
     for pid, device in ((10, 0), (20, 1)):
         maker.range(f"rank {pid}", 1_000, 2_000, pid=pid)
@@ -68,7 +68,7 @@ _PLACE = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 50))
 
 
 @given(st.lists(_PLACE, max_size=12), st.lists(_PLACE, max_size=12, unique=True))
-def test_links_against_a_plain_loop(
+def test_links_equal_those_of_a_plain_loop(
     launches: list[tuple[int, int, int]], kernels: list[tuple[int, int, int]]
 ) -> None:
     maker = ExportMaker()
@@ -93,7 +93,7 @@ def test_links_against_a_plain_loop(
         assert row == NONE or trace.threads[trace.thread[row]][0] == pid
 
 
-def test_of_several_launches_with_one_id_the_last_before() -> None:
+def test_the_latest_earlier_launch_with_an_id_is_linked() -> None:
     maker = ExportMaker()
     maker.call("cudaLaunchKernel_v7000", 100, 10, correlation=4)
     maker.call("cuLaunchKernel", 200, 10, correlation=4, driver=True)
@@ -195,7 +195,7 @@ def test_names_of_processes_threads_and_devices() -> None:
         " computeCapabilityMajor computeCapabilityMinor",
     ],
 )
-def test_devices_of_old_schemas_and_what_an_unknown_one_can_do(columns: str) -> None:
+def test_devices_of_old_schemas_are_described(columns: str) -> None:
     maker = training()
     unit = 1 if "CUDA" in columns else 1000  # the older one counts in thousands
     told = [1 << 48, 0, "Card X", 72, 1_770_000 * unit, 672_096_000 * unit, 7, 5]

@@ -173,7 +173,7 @@ def test_threads_processes_and_gpus(read: Any) -> None:
         ("2021.2.1.58", {6: "nsys-launcher"}, None),
     ],
 )
-def test_names_of_processes_tell_no_folders(
+def test_names_of_processes_contain_no_folders(
     version: str, fields_of_process: Message, name: str | None, read: Any
 ) -> None:
     process: Message = {1: 27, 113: {2: GLOBAL_PID, **fields_of_process}}
@@ -204,7 +204,7 @@ def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
     )
 
 
-def test_what_is_not_known_is_counted(read: Any) -> None:
+def test_unknown_events_are_counted(read: Any) -> None:
     unknown_body: Message = {1: 152, 200: {1: 5}}
     events: list[Message] = [
         *[unknown_body] * 14,
@@ -239,7 +239,7 @@ def test_a_recording_without_cuda_is_refused_as_its_export_is(read: Any) -> None
         read(report(events, strings=["malloc"]))
 
 
-def test_ids_of_strings_that_are_not_there(read: Any) -> None:
+def test_ids_of_missing_strings_give_events_without_names(read: Any) -> None:
     trace = read(report([call(7, 0, 5, 1), kernel(-1, 10, 5, 1)], strings=NAMES))
     assert {trace.names[code] for code in trace.name.tolist()} == {"(no name)"}
 
@@ -253,7 +253,7 @@ def test_events_of_several_blocks_keep_their_order(read: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["run.nsys-rep", "run.qdrep", "RUN.NSYS-REP", "other.bin"]
 )
-def test_by_name_or_by_content(name: str, tmp_path: Path) -> None:
+def test_a_report_is_recognized_by_name_or_content(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(steps())
     trace = read_trace(path)
@@ -269,7 +269,7 @@ def test_a_report_that_is_gzipped_or_open(tmp_path: Path, read: Any) -> None:
     assert_same(read_trace(io.BytesIO(steps())), whole)
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(steps())
     told: list[tuple[int, int | None]] = []
@@ -364,14 +364,14 @@ def test_a_damaged_report_is_refused_in_one_line(name: str, read: Any) -> None:
     assert str(caught.value).count("\n") == 0
 
 
-def test_layouts_of_nvtx_are_passed_over(read: Any) -> None:
+def test_layouts_of_nvtx_are_skipped(read: Any) -> None:
     assert (
         len(read(report([call(LAUNCH, 0, 5)], strings=NAMES, layouts=block(b"abc"))))
         == 1
     )
 
 
-def test_a_block_cannot_claim_more_than_it_can_hold(read: Any) -> None:
+def test_a_block_with_an_impossible_size_is_refused(read: Any) -> None:
     content, starts = three_blocks()
     damaged = content[: starts[1]] + HUGE + content[starts[1] + len(HUGE) :]
     with pytest.raises(TraceCutOffError, match="cannot have its stated length"):
@@ -380,7 +380,7 @@ def test_a_block_cannot_claim_more_than_it_can_hold(read: Any) -> None:
         lz4_block.unpack(b"x" * 10, 2551)
 
 
-def test_a_report_that_unpacks_to_too_much(read: Any) -> None:
+def test_a_report_that_unpacks_to_too_many_bytes_is_refused(read: Any) -> None:
     with pytest.raises(TraceTooLargeError, match="--max-bytes"):
         read(steps(), ReadingOptions(max_bytes=len(steps()) - 1))
     # An event of a kind that is not needed, 10 MB long, which packs to 40 kB.
@@ -406,19 +406,19 @@ def test_a_report_that_unpacks_to_too_much(read: Any) -> None:
         read(blown_up, ReadingOptions(max_bytes=10**6))
 
 
-def test_a_long_run_of_one_byte() -> None:
+def test_a_long_run_of_a_byte_is_unpacked() -> None:
     blown_up = b"\x1f" + b"a" + b"\x01\x00" + b"\xff" * 40_000 + b"\x00"
     size = 1 + 4 + 15 + 255 * 40_000
     assert lz4_block.unpack_in_python(blown_up, size) == b"a" * size
 
 
-def test_an_event_of_two_bodies_of_one_kind_is_damage(read: Any) -> None:
+def test_an_event_with_a_repeated_nested_message_is_damaged(read: Any) -> None:
     twice: Message = {1: 48, 108: [{1: 5}, {1: 6}]}
     with pytest.raises(TraceCutOffError, match="a block of events is damaged"):
         read(report([twice]))
 
 
-def test_an_event_without_a_kind_is_damage(read: Any) -> None:
+def test_an_event_without_a_kind_is_damaged(read: Any) -> None:
     with pytest.raises(TraceCutOffError, match="one without a kind"):
         read(report([call(LAUNCH, 0, 5), {}], strings=NAMES))
 
@@ -482,7 +482,7 @@ def test_all_of_a_report_that_lost_its_footer_only_is_salvaged(read: Any) -> Non
     assert trace.provenance.salvaged
 
 
-def test_nothing_is_salvaged_where_no_event_is(read: Any) -> None:
+def test_a_report_without_events_before_the_damage_is_refused(read: Any) -> None:
     with pytest.raises(TraceCutOffError, match="no event precedes the damage"):
         read(WHOLE[:60], SALVAGE)
 

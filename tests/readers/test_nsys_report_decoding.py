@@ -79,7 +79,7 @@ def _long(length: int) -> bytes:
 
 @needs_native
 @given(packed_blocks() | st.tuples(st.binary(max_size=60), st.integers(-1, 400)))
-def test_both_unpack_the_same(given_block: tuple[bytes, int]) -> None:
+def test_both_unpackers_give_equal_bytes(given_block: tuple[bytes, int]) -> None:
     packed, size = given_block
     assert native is not None
     assert native.unpack(packed, size) == lz4_block.unpack_in_python(packed, size)
@@ -96,13 +96,13 @@ def test_a_match_that_overlaps_itself() -> None:
 
 
 @pytest.mark.parametrize("size", [12, 14, 10**12])
-def test_a_block_that_has_another_size(size: int) -> None:
+def test_a_block_with_another_size_is_refused(size: int) -> None:
     with pytest.raises(lz4_block.DamagedBlockError):
         lz4_block.unpack(b"\x35abc\x03\x00\x10z", size)
 
 
 @given(st.binary(max_size=3000))
-def test_the_library_packs_what_we_unpack(content: bytes) -> None:
+def test_blocks_of_the_library_are_unpacked(content: bytes) -> None:
     library: Any = pytest.importorskip("lz4.block")
     for data in (content, content * 9):
         packed = library.compress(data, store_size=False)
@@ -160,12 +160,12 @@ def outcome(decode: Any, data: bytes) -> Any:
 
 @needs_native
 @given(lists() | st.binary(max_size=80))
-def test_both_decode_the_same(data: bytes) -> None:
+def test_both_decoders_give_equal_columns(data: bytes) -> None:
     assert outcome(protobuf.decode, data) == outcome(protobuf.decode_in_python, data)
 
 
 @needs_native
-def test_both_decode_damaged_lists_of_events_the_same() -> None:
+def test_both_decoders_treat_damage_alike() -> None:
     from tracelens_ext.readers.nsys.report_schema import EVENTS
 
     rng = np.random.default_rng(0)
@@ -238,7 +238,7 @@ def test_nesting_beyond_the_plan_is_not_followed() -> None:
 
 
 @needs_native
-def test_a_plan_that_leads_elsewhere_is_refused() -> None:
+def test_a_plan_with_impossible_columns_is_refused() -> None:
     assert native is not None
     for action in (5, 1000, 1001, 2004, -3):
         actions = np.full(128, -1, dtype=np.int16)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("schema", [None, *SCHEMAS])
-def test_a_training_run(schema: str | None) -> None:
+def test_a_training_run_is_read_completely(schema: str | None) -> None:
     trace = read(training(SCHEMAS[schema].read_text() if schema else ""))
     kinds = Counter(EventKind(kind).name for kind in trace.kind.tolist())
     assert kinds == {
@@ -81,7 +81,7 @@ def test_a_training_run(schema: str | None) -> None:
     assert trace.provenance.notes == ()
 
 
-def test_tables_file_work_under_the_innermost_range() -> None:
+def test_tables_attribute_work_to_the_innermost_range() -> None:
     analyzer = TreePerfAnalyzer(
         io.BytesIO(training().content), use_kernel_name_categories=True
     )
@@ -91,7 +91,7 @@ def test_tables_file_work_under_the_innermost_range() -> None:
     assert ops["optimizer(float*)"] == "Step"
 
 
-def test_a_range_is_no_context_for_categories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_does_not_change_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     maker = ExportMaker()
     maker.range("aten::_flash_attention_forward", 0, 1_000)
     maker.launched("void cutlass::Kernel2<x>(int)", 2_000, 50, at=10, correlation=1)
@@ -149,7 +149,7 @@ def test_graphs_recorded_whole() -> None:
     assert "--cuda-graph-trace=node" in note
 
 
-def test_no_rule_is_asked_for_graphs_recorded_whole(
+def test_no_rule_categorizes_graphs_recorded_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     maker = ExportMaker()
@@ -195,7 +195,7 @@ def test_copies_are_named_as_nsys_names_them() -> None:
     ]
 
 
-def test_a_kernel_is_called_by_the_best_name_there_is() -> None:
+def test_a_kernel_has_the_best_available_name() -> None:
     maker = ExportMaker()
     full = maker.string("void f<int>(int)")
     short = maker.string("f")
@@ -274,7 +274,7 @@ def test_domains_and_categories() -> None:
     }
 
 
-def test_a_range_that_never_ended_has_no_length() -> None:
+def test_a_range_that_did_not_end_has_no_length() -> None:
     maker = training()
     maker.range("Step", 2_000_000, None)
     trace = read(maker)
@@ -305,7 +305,7 @@ def test_operations_of_pytorch() -> None:
     assert text_arg(trace, "Input Dims", linear) == [[8, 4], [2, 4]]
 
 
-def test_a_range_within_an_operation_hides_it_not() -> None:
+def test_a_range_within_an_operation_does_not_hide_it() -> None:
     maker = ExportMaker()
     maker.range("Step", 0, 1_000)
     maker.range("nccl:all_to_all, op_id = 3", 100, 900)
@@ -334,7 +334,7 @@ def test_calls_of_libraries_are_operations() -> None:
     assert parents(read(maker))["cudaLaunchKernel"] == {"cublasGemmEx"}
 
 
-def test_what_cannot_be_is_counted() -> None:
+def test_impossible_events_are_counted() -> None:
     maker = ExportMaker()
     maker.kernel("good", 1_000, 10)
     maker.kernel("backwards", 1_000, -10)
@@ -384,7 +384,9 @@ def test_nulls_and_other_types() -> None:
     CallTree(trace)
 
 
-def test_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rows_per_batch_makes_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = read(training())
     for rows in (1, 3):
         monkeypatch.setattr("tracelens_ext.readers.sqlite_columns._ROWS_AT_ONCE", rows)
@@ -417,7 +419,7 @@ def test_the_same_from_a_file_gzipped_and_with_a_write_ahead_log(
     assert sorted(tmp_path.iterdir()) == before, "reading leaves nothing behind"
 
 
-def test_the_cache_gives_back_what_was_read(tmp_path: Path) -> None:
+def test_a_cached_export_is_equal(tmp_path: Path) -> None:
     path = training().write(tmp_path / "run.sqlite")
     cache = TraceCache(tmp_path / "cache", worth_keeping=0)
     first = read_trace(path, cache=cache)
@@ -438,7 +440,7 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_data
-def test_a_real_export_against_sql() -> None:
+def test_a_recorded_export_agrees_with_plain_sql() -> None:
     trace = read_trace(REAL)
     connection = sqlite3.connect(f"file:{REAL}?mode=ro&immutable=1", uri=True)
 
@@ -478,7 +480,7 @@ def test_a_real_export_against_sql() -> None:
 
 
 @pytest.mark.real_data
-def test_a_real_export_in_tables() -> None:
+def test_tables_of_a_recorded_export_are_complete() -> None:
     analyzer = TreePerfAnalyzer(REAL, use_kernel_name_categories=True)
     kernels = analyzer.get_df_kernels()
     gemms = kernels[kernels["kernel_name"].str.startswith("nvjet_")]

@@ -70,7 +70,7 @@ def test_an_end_belongs_to_the_last_open_begin_of_its_track(
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)))
-def test_numbers_of_any_size_are_read_at_once(numbers: list[int]) -> None:
+def test_varints_of_any_size_are_decoded_together(numbers: list[int]) -> None:
     texts = [varint(number) for number in numbers]
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
     starts = np.append(0, ends)[: len(ends)]
@@ -104,7 +104,7 @@ def test_begins_of_a_kind_may_all_come_before_their_ends(tmp_path: Path) -> None
     ]
 
 
-def test_slices_that_lack_a_half_are_counted(tmp_path: Path) -> None:
+def test_slices_without_begin_or_end_are_counted(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         TRACK,
@@ -120,7 +120,7 @@ def test_slices_that_lack_a_half_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_numbers_stand_for_names_until_the_sequence_is_cleared(tmp_path: Path) -> None:
+def test_interned_names_are_valid_until_the_sequence_is_cleared(tmp_path: Path) -> None:
     """Two sequences give the same numbers to other names, and one of them twice."""
 
     def interned(sequence: int, name: str) -> Message:
@@ -148,7 +148,7 @@ def test_numbers_stand_for_names_until_the_sequence_is_cleared(tmp_path: Path) -
     ]
 
 
-def test_times_of_other_clocks_are_those_since_boot(tmp_path: Path) -> None:
+def test_times_of_other_clocks_are_converted(tmp_path: Path) -> None:
     """Clock 64 of a sequence counts µs since its last packet, clock 3 is 1 s behind."""
     clocks = [[(1, 6), (2, 10**9)], [(1, 64), (3, 1), (4, 1000)], [(1, 3), (2, 5)]]
     snapshot = [(10, 1), (6, [(1, clock) for clock in clocks])]
@@ -164,7 +164,7 @@ def test_times_of_other_clocks_are_those_since_boot(tmp_path: Path) -> None:
     assert found.base_ns == 10**9 + 2
 
 
-def test_a_track_within_a_thread_is_of_that_thread(tmp_path: Path) -> None:
+def test_a_track_within_a_thread_belongs_to_that_thread(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         TRACK,
@@ -188,7 +188,7 @@ def test_arguments_are_those_of_json(tmp_path: Path) -> None:
     assert [texts.texts[code] for code in texts.values] == ["[[8,4],[]]"]  # type: ignore[index]
 
 
-def test_without_categories_tracks_and_arguments_tell_the_kind(tmp_path: Path) -> None:
+def test_kinds_are_inferred_from_tracks_and_arguments(tmp_path: Path) -> None:
     gpu = thread_track(2, 0, 7, "stream 7")
     call = begin(1, 1, "cudaLaunchKernel", args={"cbid": 211, "correlation": 5})
     packets = [TRACK, gpu, call, end(2, 1)]
@@ -227,7 +227,7 @@ def test_traces_of_rocprofv3_have_their_calls_kernels_and_copies(
     assert (trace.name_of(row), *trace.device, *trace.stream) == ("k", 1, 3)
 
 
-def test_render_stages_are_gpu_work_of_the_call_that_names_them(tmp_path: Path) -> None:
+def test_render_stages_belong_to_the_call_that_submitted_them(tmp_path: Path) -> None:
     """With PyTorch's own fields: the kernel's name (1000), the work that a call submits (3000)."""
     interned = [(24, [(1, 1), (2, "Stream 7")]), (24, [(1, 2), (2, "Kernel")])]
     interned += [(1000, [(1, 4), (3, "void k<float>()")])]
@@ -264,7 +264,7 @@ def test_values_of_gpu_counters_become_a_table(tmp_path: Path) -> None:
     assert table.iloc[0].tolist() == [1, "SM Active (%)", 2, 20.0, 10.0, 30.0]
 
 
-def test_traces_of_phones_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_traces_of_android_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="Android") as caught:
         read(
             tmp_path,
@@ -276,7 +276,7 @@ def test_traces_of_phones_are_refused_in_a_line(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(
+def test_complete_packets_of_a_cut_off_file_can_be_salvaged(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "run.pftrace"

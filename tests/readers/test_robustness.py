@@ -37,7 +37,7 @@ TEXTS = [
 
 @given(trace_files())
 @settings(max_examples=40)
-def test_a_right_trace_is_read_whole(data: bytes) -> None:
+def test_a_correct_trace_is_read_completely(data: bytes) -> None:
     trace = read_trace(io.BytesIO(data))
     assert trace.provenance.dropped == {}
     properties.accounted_for(trace)
@@ -57,7 +57,7 @@ def test_layout_makes_no_difference(document: Document) -> None:
 
 @given(damaged_files())
 @settings(max_examples=60)
-def test_a_damaged_trace(data: bytes) -> None:
+def test_a_damaged_trace_gives_a_result_or_a_trace_error(data: bytes) -> None:
     properties.reading_is_safe_and_steady(data)
     properties.salvage_is_safe_and_steady(data)
 
@@ -94,7 +94,7 @@ def test_salvage_gives_what_comes_before_a_cut(
 
 @given(damaged_files())
 @settings(max_examples=40)
-def test_a_report_of_a_damaged_trace(data: bytes) -> None:
+def test_a_report_of_a_damaged_trace_does_not_crash(data: bytes) -> None:
     properties.a_report_is_safe(data)
 
 
@@ -107,7 +107,9 @@ def test_more_damage_to_the_broken_inputs(seed: int) -> None:
 
 @given(rule_packs)
 @settings(max_examples=200)
-def test_rule_packs(document: dict[str, Any]) -> None:
+def test_damaged_rule_packs_are_read_or_refused_in_one_line(
+    document: dict[str, Any],
+) -> None:
     try:
         pack = parse_pack(document)
     except TracelensError as error:

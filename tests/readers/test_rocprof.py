@@ -76,7 +76,7 @@ def test_tables_are_those_of_pytorch(form: str, tmp_path: Path) -> None:
 
 
 @forms
-def test_ranges_calls_and_places(form: str, tmp_path: Path) -> None:
+def test_ranges_calls_and_threads_are_read(form: str, tmp_path: Path) -> None:
     trace = read(WRITE[form](training(), tmp_path))
     tree = CallTree(trace)
     assert tree.linked.all()
@@ -116,7 +116,7 @@ def test_iterations_and_gaps(form: str, tmp_path: Path) -> None:
 
 
 @forms
-def test_marks_are_points(form: str, tmp_path: Path) -> None:
+def test_marks_become_instants(form: str, tmp_path: Path) -> None:
     run = training()
     run.range("here", 1_000_500, 1_000_500)
     trace = read(WRITE[form](run, tmp_path))
@@ -143,7 +143,7 @@ def test_without_calls_a_note_says_what_to_record(form: str, tmp_path: Path) -> 
     assert any("--hip-trace" in note for note in notes)
 
 
-def test_gzipped(tmp_path: Path) -> None:
+def test_gzipped_files_are_read(tmp_path: Path) -> None:
     for form in ("rocpd", "JSON"):
         path = WRITE[form](training(), tmp_path)
         packed = path.with_name(f"{path.name}.gz")
@@ -161,7 +161,9 @@ def several() -> tuple[RunMaker, RunMaker]:
 
 @pytest.mark.parametrize("machine", ["abc", "another"])
 @pytest.mark.parametrize("form", ["rocpd", "JSON"])
-def test_several_processes_in_one_file(form: str, machine: str, tmp_path: Path) -> None:
+def test_several_processes_in_a_file_are_separate(
+    form: str, machine: str, tmp_path: Path
+) -> None:
     first, second = several()
     second.machine = machine
     write = RunMaker.write_rocpd if form == "rocpd" else RunMaker.write_json
@@ -175,7 +177,7 @@ def test_several_processes_in_one_file(form: str, machine: str, tmp_path: Path) 
     assert set(trace.device.tolist()) == ({0} if machine == "abc" else {0, 100})
 
 
-def test_a_loaded_document() -> None:
+def test_a_parsed_document_is_read() -> None:
     trace = read_trace(training().document_of_rocprof())
     assert len(trace.gpu_rows) == 12
 
@@ -215,7 +217,7 @@ def test_a_folder_of_tables_is_one_trace(
         assert "gemm" in capsys.readouterr().out
 
 
-def test_of_the_forms_of_one_run_a_folder_stands_for_the_first() -> None:
+def test_a_folder_with_several_forms_of_a_run_lists_the_first() -> None:
     csv = "1_kernel_trace.csv"
     db = "1_results.db"
     text = "1_results.json.gz"
@@ -224,7 +226,7 @@ def test_of_the_forms_of_one_run_a_folder_stands_for_the_first() -> None:
     assert trace_names([csv, text, *others]) == [text, *others]
 
 
-def test_a_table_beside_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_table_of_the_run_is_noted(tmp_path: Path) -> None:
     path = training().write_csv(tmp_path)
     (tmp_path / "run_rccl_api_trace.csv").touch()
     (tmp_path / "run_hsa_api_trace.csv").write_text("of,another,tool\n")

@@ -63,13 +63,13 @@ def test_views_and_triggers_never_run(tmp_path: Path) -> None:
         "DROP TABLE rocpd_info_agent{}",
     ],
 )
-def test_ids_that_point_nowhere(statement: str, tmp_path: Path) -> None:
+def test_ids_without_a_row_lose_no_event(statement: str, tmp_path: Path) -> None:
     trace = read(changed(tmp_path, statement))
     assert len(trace) == 26
     assert len(CallTree(trace).launch_of_gpu) == 12
 
 
-def test_times_that_are_none(tmp_path: Path) -> None:
+def test_impossible_times_are_dropped_and_counted(tmp_path: Path) -> None:
     path = changed(
         tmp_path,
         "UPDATE rocpd_kernel_dispatch{} SET start = 'soon' WHERE id = 1",
@@ -90,19 +90,19 @@ def test_allocations_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_database_that_is_cut_off(tmp_path: Path) -> None:
+def test_a_cut_off_database_is_refused(tmp_path: Path) -> None:
     path = training().write_rocpd(tmp_path / "run_results.db")
     path.write_bytes(path.read_bytes()[:9000])
     assert "is a damaged SQLite database" in refused(path)
 
 
-def test_a_database_that_is_being_written(tmp_path: Path) -> None:
+def test_a_database_that_is_being_written_is_refused(tmp_path: Path) -> None:
     path = training().write_rocpd(tmp_path / "run_results.db")
     path.with_name(f"{path.name}-wal").write_bytes(b"x")
     assert "is being written" in refused(path)
 
 
-def test_a_database_without_records(tmp_path: Path) -> None:
+def test_a_database_without_records_is_refused(tmp_path: Path) -> None:
     path = RunMaker().write_rocpd(tmp_path / "run_results.db")
     assert (
         "contains no calls, markers, kernels or copies; record with: rocprofv3"
@@ -124,7 +124,7 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_json_that_is_cut_off(tmp_path: Path) -> None:
+def test_cut_off_json_is_refused_or_salvaged(tmp_path: Path) -> None:
     data = document()
     cut = data.index(b'"hip_api"') + 900
     path = write(tmp_path / "run.json", data[:cut])
@@ -152,23 +152,19 @@ def test_json_that_is_cut_off(tmp_path: Path) -> None:
         {"extra": [1, 2, {"deep": [[[[{}]]]]}], "counters": None},
     ],
 )
-def test_json_that_lacks_what_records_refer_to(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_json_without_names_is_read(changes: dict[str, Any], tmp_path: Path) -> None:
     trace = read(write(tmp_path / "run.json", document(**changes)))
     assert len(trace.gpu_rows) == 12
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, -(10**30), 10**30])
 @pytest.mark.parametrize("member", ["handle", "logical_node_type_id", "cu_count"])
-def test_json_with_ids_beyond_all_limits(
-    member: str, number: int, tmp_path: Path
-) -> None:
+def test_json_with_huge_ids_is_read(member: str, number: int, tmp_path: Path) -> None:
     text = re.sub(rf'("{member}": )\d+', rf"\g<1>{number}", document().decode())
     assert len(read(write(tmp_path / "run.json", text.encode())).gpu_rows) == 12
 
 
-def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
+def test_unknown_records_are_counted(tmp_path: Path) -> None:
     records = {
         "kernel_dispatch": [
             {"start_timestamp": "5", "end_timestamp": 9, "operation": 10**9},
@@ -199,7 +195,7 @@ def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
     }
 
 
-def test_deep_nesting(tmp_path: Path) -> None:
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     deep = b"[" * 100_000
     path = write(tmp_path / "run.json", b'{"rocprofiler-sdk-tool": [{"agents": ' + deep)
     refused(path)
@@ -208,7 +204,7 @@ def test_deep_nesting(tmp_path: Path) -> None:
 # CSV.
 
 
-def test_a_table_of_another_tool(tmp_path: Path) -> None:
+def test_a_table_of_another_tool_is_refused(tmp_path: Path) -> None:
     path = write(
         tmp_path / "x_kernel_trace.csv",
         b"My_Name,Start_Timestamp,End_Timestamp\na,1,2\n",
@@ -216,7 +212,7 @@ def test_a_table_of_another_tool(tmp_path: Path) -> None:
     assert "is not a supported rocprofv3 table" in refused(path)
 
 
-def test_counters_alone(tmp_path: Path) -> None:
+def test_counters_alone_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run_counter_collection.csv"
     path.write_text(
         "Kernel_Name,Counter_Name,Counter_Value,Start_Timestamp,End_Timestamp\nk,c,1,2,3\n"
@@ -224,7 +220,7 @@ def test_counters_alone(tmp_path: Path) -> None:
     assert "(left out: 1 counter values, which are not analyzed)" in refused(path)
 
 
-def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
+def test_a_cut_off_table_is_refused_or_salvaged(tmp_path: Path) -> None:
     path = training().write_csv(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(TraceCutOffError, match=r"incomplete.*--allow-truncated"):
@@ -232,7 +228,7 @@ def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
     assert len(read(path, allow_truncated=True).gpu_rows) == 2 + 9
 
 
-def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) -> None:
+def test_damaged_cells_and_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "run_kernel_trace.csv"
     head = (
         "Kernel_Name,Agent_Id,Queue_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
@@ -249,7 +245,7 @@ def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) ->
     }
 
 
-def test_columns_of_older_versions(tmp_path: Path) -> None:
+def test_columns_of_older_versions_are_read(tmp_path: Path) -> None:
     path = tmp_path / "9_kernel_trace.csv"
     path.write_text(
         '"Kind","Agent_Id","Queue_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
@@ -270,7 +266,7 @@ def test_columns_of_older_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("agent", "gpu"), [("Agent 2", 0), ("Agent 5", 0), ("5", 0), ("7", 1)]
 )
-def test_agents_are_numbered_by_what_the_program_sees_or_by_nodes(
+def test_agents_are_numbered_by_visible_agents_or_by_nodes(
     agent: str, gpu: int, tmp_path: Path
 ) -> None:
     rows = [
@@ -292,7 +288,7 @@ def test_agents_are_numbered_by_what_the_program_sees_or_by_nodes(
 
 
 @given(st.data())
-def test_damaged_text_is_no_crash(
+def test_damaged_text_gives_a_trace_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     text = bytearray(document())

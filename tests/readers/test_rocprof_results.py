@@ -88,11 +88,11 @@ def test_rows_of_a_table_without_times_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_names_may_be_numbers_of_texts_beside(tmp_path: Path) -> None:
+def test_names_may_be_ids_in_a_table_of_texts(tmp_path: Path) -> None:
     assert kernels(database(tmp_path, names_beside=True))["void k<float>()"] == (1, 50)
 
 
-def test_kernels_come_from_the_table_that_has_some(tmp_path: Path) -> None:
+def test_kernels_come_from_the_table_that_has_rows(tmp_path: Path) -> None:
     assert kernels(database(tmp_path, kernels="KERN"))["k"] == (1, 50)
 
 
@@ -147,7 +147,7 @@ def test_tables_of_kernels_are_read(tmp_path: Path, text: str) -> None:
     assert kernels(path) == {"k": (1, 7)}
 
 
-def test_sums_give_counts_and_times_and_say_what_they_cannot(tmp_path: Path) -> None:
+def test_totals_give_counts_and_times_with_a_note(tmp_path: Path) -> None:
     path = tmp_path / "results.stats.csv"
     path.write_text(
         '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n"a.kd",3,10,3,90\nb,0,5,5,1\n'
@@ -158,7 +158,7 @@ def test_sums_give_counts_and_times_and_say_what_they_cannot(tmp_path: Path) -> 
     assert any("only totals" in note for note in trace.provenance.notes)
 
 
-def test_more_calls_than_any_run_has_are_refused(tmp_path: Path) -> None:
+def test_totals_with_too_many_calls_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.stats.csv"
     path.write_text('"Name","Calls","TotalDurationNs"\nk,999999999999,10\n')
     with pytest.raises(TraceFormatError, match="calls"):

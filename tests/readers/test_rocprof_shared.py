@@ -44,7 +44,7 @@ def by_name(trace: Trace) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("path", [CSV, JSON], ids=["CSV", "JSON"])
-def test_sums_by_name(path: Path) -> None:
+def test_sums_by_name_equal_the_reference(path: Path) -> None:
     columns = ("count", "total_ns", "min_ns", "max_ns")
     expected = {
         row["kernel_name"]: tuple(int(row[column]) for column in columns)
@@ -53,7 +53,7 @@ def test_sums_by_name(path: Path) -> None:
     assert by_name(read(path)) == expected
 
 
-def test_blocks_of_each_dispatch() -> None:
+def test_blocks_of_each_dispatch_equal_the_grid() -> None:
     """A grid counts work items: as many blocks as a loop over the files finds."""
 
     def blocks(sizes: list[tuple[int, int]]) -> int:
@@ -91,7 +91,7 @@ def test_a_kernel_of_few_blocks_is_a_finding() -> None:
     )
 
 
-def test_launches_of_csv() -> None:
+def test_launches_of_csv_are_linked() -> None:
     trace = read(CSV)
     tree = CallTree(trace)
     started = np.bincount(tree.launch_of_gpu[tree.linked], minlength=len(trace))
@@ -110,7 +110,7 @@ def test_launches_of_csv() -> None:
     assert int(trace.end_of(gpu).max() - trace.ts[gpu].min()) == 69_879_339
 
 
-def test_queues_of_json() -> None:
+def test_queues_of_json_are_read() -> None:
     trace = read(JSON)
     gpu = trace.gpu_rows
     found = {}
@@ -130,7 +130,7 @@ def test_queues_of_json() -> None:
 
 
 @pytest.mark.parametrize("path", [CSV, JSON], ids=["CSV", "JSON"])
-def test_commands(
+def test_commands_accept_recorded_files(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -160,7 +160,7 @@ def test_commands(
         ("rocpd-to-csv", 13),
     ],
 )
-def test_examples_of_tables(name: str, count: int) -> None:
+def test_published_examples_of_tables_are_read(name: str, count: int) -> None:
     assert len(read(SHARED / "csv" / "examples" / f"{name}.csv")) == count
 
 
@@ -175,7 +175,7 @@ def schema(*names: str) -> str:
     [(V3,), (V3, "schema-3.0.3-from-3.0.0.sql"), (V4,)],
     ids=["3.0.0", "3.0.3", "4.1.0"],
 )
-def test_schemas(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_published_schemas_are_read(names: tuple[str, ...], tmp_path: Path) -> None:
     """All versions give the same tables; a second process has tables of its own guid."""
     plain = training().write_rocpd(tmp_path / "plain.db")
     real = training().write_rocpd(tmp_path / "real.db", schema=schema(*names))

@@ -65,12 +65,12 @@ def assert_as_plain_sql(path: Path) -> None:
 
 
 @versions
-def test_events_are_those_of_plain_sql(version: int, tmp_path: Path) -> None:
+def test_events_equal_those_of_plain_sql(version: int, tmp_path: Path) -> None:
     assert_as_plain_sql(training(version).write(tmp_path / "run.rpd"))
 
 
 @pytest.mark.real_data
-def test_a_recorded_file_is_as_plain_sql() -> None:
+def test_a_recorded_file_equals_plain_sql() -> None:
     assert_as_plain_sql(RECORDED)
     trace = read(RECORDED)
     kinds = Counter(EventKind(kind).name for kind in trace.kind.tolist())
@@ -115,7 +115,7 @@ def test_copies_have_bytes_and_kernels_blocks(version: int, tmp_path: Path) -> N
     assert blocks == {"gemm(float)": 35, "relu(float*)": 1, "in_graph": NONE}
 
 
-def test_grids_in_work_items_are_divided(tmp_path: Path) -> None:
+def test_grids_in_work_items_are_divided_by_the_workgroup(tmp_path: Path) -> None:
     run = RpdMaker()
     run.launched("blocks", 100, 10, at=10, grid=(3, 1, 1, 64, 1, 1))
     run.launched(
@@ -130,7 +130,7 @@ def test_grids_in_work_items_are_divided(tmp_path: Path) -> None:
     assert trace.arg("grid").at(trace.gpu_rows).tolist() == [3, 7 * 782]
 
 
-def test_grids_that_may_be_either_are_unknown(tmp_path: Path) -> None:
+def test_grids_of_unknown_unit_are_unknown(tmp_path: Path) -> None:
     run = RpdMaker()
     run.launched("k", 100, 10, at=10, grid=(512, 2, 1, 256, 1, 1))
     trace = read(run.write(tmp_path / "run.rpd"))
@@ -235,7 +235,7 @@ def test_calls_of_hsa_are_driver_calls(tmp_path: Path) -> None:
     assert events(trace, EventKind.DRIVER) == [("hsa_signal_wait", 40, 90)]
 
 
-def test_a_gzipped_file_and_a_folder(tmp_path: Path) -> None:
+def test_gzipped_files_and_folders_are_read(tmp_path: Path) -> None:
     path = training().write(tmp_path / "run.rpd")
     zipped = tmp_path / "other.rpd.gz"
     zipped.write_bytes(gzip.compress(path.read_bytes()))
@@ -256,7 +256,7 @@ def test_a_gzipped_file_and_a_folder(tmp_path: Path) -> None:
         "DROP TABLE rocpd_metadata",
     ],
 )
-def test_what_points_nowhere_loses_no_event(statement: str, tmp_path: Path) -> None:
+def test_ids_without_a_row_lose_no_event(statement: str, tmp_path: Path) -> None:
     run = training()
     run.connection.execute(statement)
     trace = read(run.write(tmp_path / "run.rpd"))
@@ -279,7 +279,7 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 40_000), byte=st.integers(0, 255))
-def test_damage_is_a_result_or_an_error(
+def test_damage_gives_a_trace_or_an_error(
     cut: int, byte: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     content = bytearray(training().connection.serialize())

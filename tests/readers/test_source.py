@@ -43,7 +43,9 @@ def zipped(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_paths(plain: Path, zipped: Path, piece: int) -> None:
+def test_a_path_may_be_text_or_a_path_object(
+    plain: Path, zipped: Path, piece: int
+) -> None:
     for path in (plain, str(plain), zipped, str(zipped)):
         with ByteSource(path) as source:
             assert everything(source, piece) == DATA
@@ -92,7 +94,7 @@ def test_an_open_file_is_a_trace(how: str, plain: Path, zipped: Path) -> None:
         assert len(read_trace(file)) == 5
 
 
-def test_an_open_file_is_called_by_its_name(plain: Path) -> None:
+def test_messages_name_an_open_file(plain: Path) -> None:
     with plain.open("rb") as file, ByteSource(file) as source:
         assert source.path == str(plain)
     assert ByteSource(io.BytesIO(DATA)).path == "<file>"
@@ -112,7 +114,7 @@ def test_several_gzip_members_are_one_text() -> None:
     assert everything(source) == DATA
 
 
-def test_progress_tells_how_much_of_the_file_was_read(zipped: Path) -> None:
+def test_progress_reports_the_bytes_of_the_file_that_were_read(zipped: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     with ByteSource(zipped, lambda done, size: seen.append((done, size))) as source:
         everything(source)
@@ -132,12 +134,12 @@ def test_progress_of_an_open_file_has_no_size() -> None:
 # What can go wrong.
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFoundError, match=r"nowhere\.json: no such file; "):
         ByteSource(tmp_path / "nowhere.json")
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFoundError, match="is a folder; "):
         ByteSource(tmp_path)
 
@@ -150,7 +152,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "file/below"])
-def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+def test_impossible_file_names_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(TraceNotFoundError):
         ByteSource(tmp_path / name)
@@ -159,7 +161,7 @@ def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
 @pytest.mark.skipif(
     os.name == "nt" or os.geteuid() == 0, reason="needs a user other than root"
 )
-def test_a_file_that_may_not_be_read(plain: Path) -> None:
+def test_an_unreadable_file_is_refused(plain: Path) -> None:
     plain.chmod(0)
     with pytest.raises(
         TraceNotFoundError, match=r"cannot be opened \(Permission denied\); "
@@ -167,7 +169,7 @@ def test_a_file_that_may_not_be_read(plain: Path) -> None:
         ByteSource(plain)
 
 
-def test_an_error_of_the_disk_is_told() -> None:
+def test_an_error_of_the_disk_is_reported() -> None:
     class Broken(io.RawIOBase):
         def readable(self) -> bool:
             return True
@@ -179,14 +181,14 @@ def test_an_error_of_the_disk_is_told() -> None:
         everything(ByteSource(io.BufferedReader(Broken())))
 
 
-def test_gzip_cut_off_anywhere() -> None:
+def test_gzip_cut_off_anywhere_is_an_error() -> None:
     for length in range(2, len(ZIPPED)):
         with pytest.raises(TraceCutOffError, match="gzip stream ends prematurely"):
             everything(ByteSource(io.BytesIO(ZIPPED[:length])))
 
 
 @pytest.mark.parametrize("length", [1, 5, len(ZIPPED) // 2, len(ZIPPED) - 1])
-def test_gzip_cut_off_in_a_file_that_the_user_unpacks(
+def test_gzip_cut_off_in_an_open_gzip_file_is_an_error(
     tmp_path: Path, length: int
 ) -> None:
     (tmp_path / "cut.json.gz").write_bytes(ZIPPED[:length])
@@ -194,7 +196,7 @@ def test_gzip_cut_off_in_a_file_that_the_user_unpacks(
         everything(ByteSource(file))
 
 
-def test_gzip_damaged_anywhere() -> None:
+def test_gzip_damaged_anywhere_is_an_error() -> None:
     """A flipped byte: the stream is refused, or its check sum does not agree."""
     for place in range(10, len(ZIPPED)):
         damaged = ZIPPED[:place] + bytes([ZIPPED[place] ^ 0xFF]) + ZIPPED[place + 1 :]
@@ -204,13 +206,13 @@ def test_gzip_damaged_anywhere() -> None:
             everything(ByteSource(io.BytesIO(damaged)))
 
 
-def test_something_after_the_gzip_stream() -> None:
+def test_data_after_the_gzip_stream_is_an_error() -> None:
     assert everything(ByteSource(io.BytesIO(ZIPPED + bytes(100)))) == DATA  # padding
     with pytest.raises(TraceCutOffError, match="gzip stream is damaged"):
         everything(ByteSource(io.BytesIO(ZIPPED + b"something else")))
 
 
-def test_a_text_file_whose_bytes_are_no_utf_8(tmp_path: Path) -> None:
+def test_an_open_text_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(DATA.replace(b"kernel_mha", b"kernel_\xff\xfe"))
     with path.open(encoding="utf-8") as file:
@@ -219,7 +221,7 @@ def test_a_text_file_whose_bytes_are_no_utf_8(tmp_path: Path) -> None:
     assert any(name.startswith("kernel_\ufffd") for name in names)
 
 
-def test_a_text_file_with_lone_surrogates() -> None:
+def test_an_open_text_file_may_have_lone_surrogates() -> None:
     text = TEXT.replace("kernel_mha", "kernel_\ud800")
     assert any(
         name.startswith("kernel_\ufffd") for name in read_trace(io.StringIO(text)).names

@@ -53,7 +53,7 @@ def read(rows: list[tuple[Any, Any]]) -> list[tuple[int, ...]]:
 
 
 @given(st.lists(st.tuples(_ANYTHING, _ANYTHING), max_size=8))
-def test_only_whole_numbers_are_taken(rows: list[tuple[Any, Any]]) -> None:
+def test_only_whole_numbers_are_read(rows: list[tuple[Any, Any]]) -> None:
     expected = [
         tuple(v if isinstance(v, int) else MISSING for v in row) for row in rows
     ]
@@ -66,7 +66,7 @@ def test_only_whole_numbers_are_taken(rows: list[tuple[Any, Any]]) -> None:
             )
 
 
-def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_columns, "_ROWS_AT_ONCE", 3)
     rows: list[tuple[Any, Any]] = [(number, -number) for number in range(10)]
     assert read(rows) == rows

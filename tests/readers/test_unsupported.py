@@ -82,22 +82,22 @@ def test_other_formats_are_named(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BINARY)
-def test_and_named_when_gzipped(what: str) -> None:
+def test_other_formats_are_named_when_gzipped(what: str) -> None:
     assert f"<file>: is {what}" in refused(gzip.compress(BINARY[what]))
 
 
-def test_gzipped_twice() -> None:
+def test_files_that_are_gzipped_twice_are_named() -> None:
     assert "is gzipped twice" in refused(gzip.compress(gzip.compress(b"[]")))
 
 
 @pytest.mark.parametrize(
     "data", [b"", b" \n\t", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)]
 )
-def test_nothing_in_it(data: bytes) -> None:
+def test_empty_content_is_refused(data: bytes) -> None:
     assert "is empty" in refused(data)
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.touch()
     assert refused(path).startswith(f"{path}: is empty; ")
@@ -106,7 +106,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"name,duration\nk,1\n", b"nan", b"\x00\x01\x02", b"\x7fELF"]
 )
-def test_not_json(data: bytes) -> None:
+def test_text_that_is_not_json_is_refused(data: bytes) -> None:
     message = refused(data)
     assert message.endswith(
         "is not a trace in a known format; list the supported formats with: "
@@ -138,7 +138,7 @@ def test_json_of_other_tools_is_named(what: str) -> None:
         ("snapshot.pickle.gz", "is a pickle", "tracelens-ext memory"),
     ],
 )
-def test_files_that_their_names_tell(
+def test_files_are_named_by_their_suffix(
     tmp_path: Path, name: str, what: str, remedy: str
 ) -> None:
     path = tmp_path / name
@@ -148,7 +148,7 @@ def test_files_that_their_names_tell(
     assert remedy in message
 
 
-def test_json_without_events() -> None:
+def test_json_without_events_is_refused() -> None:
     assert "is JSON without traceEvents (it contains: a, b)" in refused(
         b'{"a": 1, "b": 2}'
     )
@@ -161,25 +161,25 @@ def test_json_without_events() -> None:
 @pytest.mark.parametrize(
     "text", ["[]", '{"traceEvents": []}', '{"traceEvents": [], "a": 1}']
 )
-def test_no_events(text: str) -> None:
+def test_a_trace_without_events_is_refused(text: str) -> None:
     assert "contains no events" in refused(text.encode())
 
 
-def test_only_events_that_say_nothing() -> None:
+def test_a_trace_with_metadata_only_is_refused() -> None:
     events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
     assert "contains no event that PyTorch's profiler records" in refused(
         {"traceEvents": events}
     )
 
 
-def test_events_that_cannot_be_used() -> None:
+def test_a_trace_with_unusable_events_is_refused() -> None:
     message = refused(
         {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]}
     )
     assert "contains no event that PyTorch's profiler records" in message
 
 
-def test_a_jax_trace() -> None:
+def test_an_unusable_jax_trace_is_named() -> None:
     events = [
         {
             "ph": "M",
@@ -194,7 +194,7 @@ def test_a_jax_trace() -> None:
     )
 
 
-def test_a_chrome_trace_of_another_tool() -> None:
+def test_a_chrome_trace_of_another_tool_is_named() -> None:
     span = {"ph": "X", "cat": "hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}
     message = refused({"traceEvents": [span], "otherData": {"rocprof": 1}})
     assert (
@@ -208,7 +208,7 @@ def test_a_chrome_trace_of_another_tool() -> None:
 
 
 @pytest.mark.parametrize("source", [5, None, {"events"}, b"bytes"])
-def test_what_is_no_source_at_all(source: Any) -> None:
+def test_an_object_that_is_not_a_source_is_refused(source: Any) -> None:
     with pytest.raises(
         TypeError, match="a trace is a path, an open file or a dict, not "
     ):
@@ -254,7 +254,7 @@ def test_json_lines_are_named() -> None:
     )
 
 
-def test_more_devices_than_any_machine_has() -> None:
+def test_too_many_devices_are_refused() -> None:
     maker = TraceMaker()
     for device in range(129):
         maker.gpu("kernel", "k", device, 1, device=device)

@@ -81,7 +81,7 @@ def said(trace: Trace, operation: str) -> dict[str, str]:
 # Events.
 
 
-def test_a_training_run() -> None:
+def test_a_training_run_is_read_completely() -> None:
     trace = training().read()
     kinds = Counter(EventKind(kind).name for kind in trace.kind.tolist())
     assert kinds == {
@@ -132,7 +132,7 @@ def test_tables_are_those_of_the_same_run_in_pytorchs_format() -> None:
     assert ours.get_df_kernel_statistics().equals(theirs.get_df_kernel_statistics())
 
 
-def test_the_json_for_viewers_holds_the_same_but_for_the_programs() -> None:
+def test_the_json_for_viewers_gives_the_same_trace_without_programs() -> None:
     maker = training()
     of_profile = maker.read()
     of_json = read_trace(io.BytesIO(maker.for_viewers))
@@ -146,7 +146,7 @@ def test_the_json_for_viewers_holds_the_same_but_for_the_programs() -> None:
     assert of_json.provenance.dropped == {}
 
 
-def test_odd_events_of_the_json_cost_themselves_alone() -> None:
+def test_unusual_events_of_the_json_lose_no_other_event() -> None:
     document = json.loads(training().for_viewers)
     events = document["traceEvents"]
     odd = [
@@ -224,7 +224,7 @@ def test_gpu_events_and_sums_are_those_of_the_file(
     assert CallTree(trace).linked.all()
 
 
-def test_picoseconds_are_cut_so_that_what_encloses_still_does() -> None:
+def test_rounding_picoseconds_keeps_the_nesting() -> None:
     maker = XplaneMaker()
     outer = maker.event("outer", 5_000, 10)
     inner = maker.event("inner", 5_000, 10)
@@ -508,7 +508,7 @@ def test_products_of_libraries_are_in_their_configuration() -> None:
 @pytest.mark.parametrize(
     "target", ["__cublas$gemm", "__cudnn$fmhaSoftmax", "triton_kernel_call"]
 )
-def test_of_a_call_that_is_not_known_no_work_is_said(target: str, config: Any) -> None:
+def test_an_unknown_call_has_no_work(target: str, config: Any) -> None:
     made = _library(
         target, config, shape(F32, 4, 4), shape(F32, 4, 4), shape(F32, 4, 4)
     )
@@ -543,7 +543,7 @@ def test_fusions_read_slices_and_write_updates() -> None:
     assert made["bytes"] == str(3 * 32 + 4)
 
 
-def test_programs_that_call_themselves_or_point_nowhere_are_endured() -> None:
+def test_recursive_programs_and_missing_ids_do_not_crash() -> None:
     loop = instruction(
         1, "f", "fusion", shape(F32, 2), [77, 1], called_computation_ids=[1]
     )
@@ -559,7 +559,7 @@ def test_programs_that_call_themselves_or_point_nowhere_are_endured() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [64, 65, 100_000])
-def test_arrays_of_absurd_sizes_are_endured(dimensions: int) -> None:
+def test_arrays_of_absurd_sizes_do_not_crash(dimensions: int) -> None:
     each = shape(F32, *[2**62] * dimensions)
     work = instruction(
         1,
@@ -572,7 +572,7 @@ def test_arrays_of_absurd_sizes_are_endured(dimensions: int) -> None:
     assert "flops" in _of_program("f", computation(1, work))
 
 
-def test_computations_that_are_called_again_and_again_are_counted_once() -> None:
+def test_repeatedly_called_computations_are_counted_once() -> None:
     leaf = computation(1, instruction(1, "a", "add", shape(F32, 2)))
     levels = [leaf]
     for level in range(2, 16):
@@ -590,7 +590,7 @@ def test_computations_that_are_called_again_and_again_are_counted_once() -> None
     assert _of_program("f15.0", *levels)["flops"] == str(2 * 50**13)
 
 
-def test_a_damaged_program_costs_its_arguments_alone() -> None:
+def test_a_damaged_program_loses_only_its_arguments() -> None:
     maker = training()
     maker.plane("/host:metadata").programs["jit_step(5)"] = b"\x0a\xff\xff"
     trace = maker.read()
@@ -603,7 +603,7 @@ def test_a_damaged_program_costs_its_arguments_alone() -> None:
     )
 
 
-def test_the_roofline_knows_products_and_fusions() -> None:
+def test_the_roofline_models_products_and_fusions() -> None:
     frame = TreePerfAnalyzer(training().read()).get_df_roofline().set_index("op_name")
     assert frame.loc["dot.1", "family"] == "GEMM"
     assert frame.loc["dot.1", "flops"] == 2 * 8 * 16 * 32
@@ -614,7 +614,7 @@ def test_the_roofline_knows_products_and_fusions() -> None:
 # Categories.
 
 
-def test_the_lists_of_jax_are_asked_unless_others_are_chosen() -> None:
+def test_the_rules_for_jax_are_used_unless_others_are_chosen() -> None:
     maker = training()
     maker.launched("nccl_conv_", 90_000, 5, at=80_000, correlation=999)
     trace = maker.read()
@@ -633,7 +633,7 @@ def test_the_lists_of_jax_are_asked_unless_others_are_chosen() -> None:
 # Files.
 
 
-def test_of_a_profile_and_its_json_the_profile_is_taken(tmp_path: Path) -> None:
+def test_a_folder_prefers_the_profile_to_its_json(tmp_path: Path) -> None:
     names = ["a.xplane.pb", "a.trace.json.gz", "b.trace.json.gz", "c.json"]
     assert trace_names(names) == ["a.xplane.pb", "b.trace.json.gz", "c.json"]
     folder = tmp_path / "plugins" / "profile" / "2026_01_02"
@@ -706,7 +706,7 @@ def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
         field(1, b"\x0b" * 1_000),
     ],
 )
-def test_damage_is_told_and_what_is_whole_is_salvaged(tail: bytes) -> None:
+def test_damage_is_reported_and_complete_planes_are_salvaged(tail: bytes) -> None:
     content = training_content()
     assert isinstance(result_of(content + tail), TraceFormatError)
     saved = result_of(content + tail, allow_truncated=True)
@@ -714,7 +714,7 @@ def test_damage_is_told_and_what_is_whole_is_salvaged(tail: bytes) -> None:
     assert len(saved) == len(training().read())
 
 
-def test_deep_messages_are_no_trouble() -> None:
+def test_deeply_nested_messages_do_not_crash() -> None:
     deep = b""
     for _ in range(5_000):
         deep = field(4, deep)
@@ -725,7 +725,7 @@ def test_deep_messages_are_no_trouble() -> None:
     assert len(maker.read())
 
 
-def test_ids_that_point_nowhere() -> None:
+def test_ids_without_metadata_lose_no_event() -> None:
     maker = XplaneMaker()
     maker.launched("k", 5_000, 10, at=4_000, correlation=2**64 - 1)
     event = maker.gpu("other", 6_000, 10, correlation_id=3, hlo_op="x")
@@ -768,7 +768,7 @@ def test_changed_bytes_give_a_trace_or_an_error(data: st.DataObject) -> None:
 
 
 @pytest.mark.real_data
-def test_the_reference_of_a_recorded_profile() -> None:
+def test_sums_of_a_recorded_profile_equal_the_reference() -> None:
     trace = read_trace(CONV)
     tree = CallTree(trace)
     codes, labels = tree.cpu_op_label_of_gpu

@@ -34,12 +34,9 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
-from tracelens_ext.report.html_figures import (
-    LABEL,
-    elided,
-    json_for_script,
-)
-from tracelens_ext.report.html_tables import check_source_url
+from tracelens_ext.report.html_figures import LABEL
+from tracelens_ext.report.html_findings import check_source_url
+from tracelens_ext.report.html_texts import elided, json_for_script
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.writing import PAGE, write_report

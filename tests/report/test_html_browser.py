@@ -30,7 +30,7 @@ from tests.support.report_html_helpers import (
 )
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.html_figures import in_one_line
+from tracelens_ext.report.html_texts import in_one_line
 from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.writing import PAGE, write_report
 

@@ -21,7 +21,8 @@ from tests.support.report_html_helpers import (
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.report.html_figures import (
+from tracelens_ext.report.html_headline import headline
+from tracelens_ext.report.html_texts import (
     duration_text,
     elided_kernel_name,
     in_one_line,
@@ -30,7 +31,6 @@ from tracelens_ext.report.html_figures import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.report.html_tables import headline
 from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:

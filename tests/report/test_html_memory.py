@@ -11,7 +11,7 @@ from tests.analysis.test_memory import analyzed, recorded
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE
 from tracelens_ext.builtin_tables import ordered_tables
-from tracelens_ext.report.html_drawings import memory_figures
+from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.report.tables.options import ReportOptions
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from tracelens_ext.report.writing import OutputFormat, report_text, write_report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from types import ModuleType
 
     from tracelens_ext.report.report import Report
     from tracelens_ext.report.tables.table import Table
@@ -220,11 +221,11 @@ def test_the_sheet_of_a_workbook_that_fails_is_named_on_the_first(
     usual = excel_cells.write_table
 
     def fails_for_kernels(
-        book: Any, sheet: Any, frame: Any, *, whole: bool
+        book: Any, sheet: Any, frame: Any, *, wrap_texts: bool
     ) -> list[str]:
         if sheet.name == "kernels":
             fails()
-        return usual(book, sheet, frame, whole=whole)
+        return usual(book, sheet, frame, wrap_texts=wrap_texts)
 
     monkeypatch.setattr(excel_cells, "write_table", fails_for_kernels)
     write_report(whole, {tmp_path / "r.xlsx": OutputFormat.xlsx})
@@ -267,14 +268,15 @@ def test_a_drawing_of_a_page_that_fails_is_named_there(
 
 
 @pytest.mark.parametrize(
-    ("function", "part"),
+    ("module", "function", "part"),
     [
-        ("finding_cards", "The findings of the page"),
-        ("headline", "The headline of the page"),
-        ("_text_column", "The table kernels of the page"),
+        (page, "finding_cards", "The findings of the page"),
+        (page, "headline", "The headline of the page"),
+        (html_tables, "_text_column", "The table kernels of the page"),
     ],
 )
 def test_a_part_of_a_page_that_fails_is_named_there(
+    module: ModuleType,
     function: str,
     part: str,
     whole: Report,
@@ -284,7 +286,7 @@ def test_a_part_of_a_page_that_fails_is_named_there(
     pytest.importorskip("plotly")
     pytest.importorskip("jinja2")
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
-    monkeypatch.setattr(html_tables, function, fails)
+    monkeypatch.setattr(module, function, fails)
     notes = page.write_html(tmp_path / "p.html", whole)
     assert f"{part} {ENDING}" in notes
     assert f"{part} could not be computed" in (tmp_path / "p.html").read_text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens_ext.report.html_figures import amount_text, number_text
+from tracelens_ext.report.html_texts import amount_text, number_text
 
 
 @pytest.mark.parametrize(

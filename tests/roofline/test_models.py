@@ -32,18 +32,18 @@ def tensor(
     *dims: int, kind: str = BF16, strides: list[int] | None = None
 ) -> dict[str, Any]:
     """A tensor argument, contiguous unless strides are given."""
-    usual = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+    contiguous = [math.prod(dims[index + 1 :]) for index in range(len(dims))]
     return {
         "dims": list(dims),
         "type": kind,
-        "strides": strides or usual,
+        "strides": strides or contiguous,
         "concrete": "",
     }
 
 
-def value(of: object, kind: str = "Scalar") -> dict[str, Any]:
+def value(content: object, kind: str = "Scalar") -> dict[str, Any]:
     """A number, a flag or a list of them."""
-    return {"dims": [], "type": kind, "strides": [], "concrete": str(of)}
+    return {"dims": [], "type": kind, "strides": [], "concrete": str(content)}
 
 
 NOTHING = {"dims": [], "type": "", "strides": [], "concrete": ""}
@@ -70,42 +70,53 @@ def cost(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -
 
 
 def figures(name: str, *arguments: dict[str, Any]) -> tuple[str, int, int]:
+    """Return family, FLOPs and bytes of an operation."""
     found = cost(name, *arguments)
     return found.family, found.flops, found.bytes
 
 
-def test_products() -> None:
-    a = tensor(4, 8)
-    b = tensor(8, 16)
-    assert figures("mm", a, b) == ("GEMM", 2 * 4 * 16 * 8, 2 * (32 + 128 + 64))
+#: Factors with M = 4, K = 8 and N = 16, and the figures of their product.
+LEFT = tensor(4, 8)
+RIGHT = tensor(8, 16)
+PRODUCT_FLOPS = 2 * 4 * 16 * 8
+PRODUCT_ELEMENTS = 4 * 8 + 8 * 16 + 4 * 16
+
+
+def test_a_product_reads_two_factors_and_writes_the_result() -> None:
+    assert figures("mm", LEFT, RIGHT) == ("GEMM", PRODUCT_FLOPS, 2 * PRODUCT_ELEMENTS)
+    with pytest.raises(NoModelError, match="do not match a matrix product"):
+        cost("mm", LEFT, LEFT)
+
+
+def test_a_bias_is_read_and_added_unless_beta_is_0() -> None:
     bias = tensor(16)
-    flops = 2 * 4 * 16 * 8 + 4 * 16
-    assert figures("addmm", bias, a, b, value(1), value(1))[1:] == (
-        flops,
-        2 * (16 + 32 + 128 + 64),
-    )
-    assert figures("addmm", bias, a, b, value(0), value(1))[1:] == (
-        1024,
-        2 * (32 + 128 + 64),
-    )
+    added = cost("addmm", bias, LEFT, RIGHT, value(1), value(1))
+    assert added.flops == PRODUCT_FLOPS + 4 * 16
+    assert added.bytes == 2 * (PRODUCT_ELEMENTS + 16)
+    not_added = cost("addmm", bias, LEFT, RIGHT, value(0), value(1))
+    assert not_added.flops == PRODUCT_FLOPS
+    assert not_added.bytes == 2 * PRODUCT_ELEMENTS
+
+
+def test_a_batch_of_products_reads_an_expanded_factor_once() -> None:
     batched = cost("bmm", tensor(3, 4, 8), tensor(3, 8, 16))
-    assert batched.flops == 3 * 1024
+    assert batched.flops == 3 * PRODUCT_FLOPS
     assert [batched.parameters[key] for key in "BMNK"] == [3, 4, 16, 8]
     expanded = tensor(3, 8, 16, strides=[0, 16, 1])
-    assert cost("bmm", tensor(3, 4, 8), expanded).bytes == 2 * (96 + 128 + 192)
+    elements = 3 * 4 * 8 + 8 * 16 + 3 * 4 * 16
+    assert cost("bmm", tensor(3, 4, 8), expanded).bytes == 2 * elements
+
+
+def test_a_scaled_product_has_the_result_type_of_its_argument() -> None:
     kind = "c10::Float8_e4m3fn"
-    scaled = cost(
-        "_scaled_mm",
-        *(tensor(4, 8, kind=kind), tensor(8, 16, kind=kind)),
-        *(tensor(1, kind=F32), tensor(1, kind=F32), NOTHING, NOTHING, value(15)),
-    )
-    assert (scaled.flops, scaled.bytes, scaled.data_type) == (
-        1024,
-        32 + 128 + 2 * 64,
-        "fp8",
-    )
-    with pytest.raises(NoModelError, match="do not match a matrix product"):
-        cost("mm", a, a)
+    bf16 = value(15)
+    scale = tensor(1, kind=F32)
+    left = tensor(4, 8, kind=kind)
+    right = tensor(8, 16, kind=kind)
+    scaled = cost("_scaled_mm", left, right, scale, scale, NOTHING, NOTHING, bf16)
+    assert scaled.flops == PRODUCT_FLOPS
+    assert scaled.bytes == 4 * 8 + 8 * 16 + 2 * 4 * 16
+    assert scaled.data_type == "fp8"
 
 
 def convolution(
@@ -340,31 +351,32 @@ def test_no_model_answers_nonsense(
         assert isinstance(found.flops, int)
 
 
-def test_products_of_8_bit_packed_and_complex_numbers() -> None:
-    small = tensor(4, 8, kind="signed char"), tensor(8, 16, kind="signed char")
-    found = cost("_int_mm", *small)
-    assert (found.flops, found.bytes, found.data_type) == (
-        1024,
-        32 + 128 + 4 * 64,
-        "int8",
-    )
-    fp4 = (
-        tensor(4, 8, kind="c10::Float4_e2m1fn_x2"),
-        tensor(8, 16, kind="c10::Float4_e2m1fn_x2"),
-    )
-    scales = (tensor(64, kind=F32), tensor(64, kind=F32))
-    packed = cost("_scaled_mm", *fp4, *scales, NOTHING, NOTHING, value(15))
-    assert (packed.flops, packed.bytes, packed.data_type) == (
-        2048,
-        32 + 128 + 2 * 64,
-        "fp4",
-    )
+def test_a_product_of_8_bit_numbers_has_a_32_bit_result() -> None:
+    kind = "signed char"
+    found = cost("_int_mm", tensor(4, 8, kind=kind), tensor(8, 16, kind=kind))
+    assert found.flops == PRODUCT_FLOPS
+    assert found.bytes == 4 * 8 + 8 * 16 + 4 * 4 * 16
+    assert found.data_type == "int8"
+
+
+def test_packed_elements_hold_two_numbers_along_k() -> None:
+    kind = "c10::Float4_e2m1fn_x2"
+    bf16 = value(15)
+    scale = tensor(64, kind=F32)
+    left = tensor(4, 8, kind=kind)
+    right = tensor(8, 16, kind=kind)
+    packed = cost("_scaled_mm", left, right, scale, scale, NOTHING, NOTHING, bf16)
+    assert packed.flops == 2 * PRODUCT_FLOPS
+    assert packed.bytes == 4 * 8 + 8 * 16 + 2 * 4 * 16
+    assert packed.data_type == "fp4"
     assert packed.parameters["K"] == 16
-    whole = (
-        tensor(4, 8, kind="c10::complex<float>"),
-        tensor(8, 16, kind="c10::complex<float>"),
-    )
-    assert figures("mm", *whole)[1:] == (4 * 1024, 8 * (32 + 128 + 64))
+
+
+def test_a_product_of_complex_numbers_takes_four_times_the_operations() -> None:
+    kind = "c10::complex<float>"
+    found = cost("mm", tensor(4, 8, kind=kind), tensor(8, 16, kind=kind))
+    assert found.flops == 4 * PRODUCT_FLOPS
+    assert found.bytes == 8 * PRODUCT_ELEMENTS
 
 
 def test_grouped_products() -> None:
@@ -388,21 +400,30 @@ def test_grouped_products() -> None:
 @pytest.mark.parametrize(("nq", "nkv"), [(64, 64), (16, 96), (96, 16)])
 @pytest.mark.parametrize("window", [None, -1, 0, 8, 40, 200])
 def test_pairs_of_causal_attention(nq: int, nkv: int, window: int | None) -> None:
-    """As counted on a fine grid, half of the diagonal seen; without a window from the top left."""
+    """The pairs are those counted on a fine grid.
+
+    The operation without a window puts the first query at the first key, the other one the last
+    query at the last key.
+    """
     if window is None:
-        heads_first = [tensor(1, 2, n, 8) for n in (nq, nkv, nkv)]
+        heads_first = [tensor(1, 2, length, 8) for length in (nq, nkv, nkv)]
         flags = [NOTHING, value(False), value(0.0), value(True)]
         found = cost("_scaled_dot_product_efficient_attention", *heads_first, *flags)
+        offset = 0
     else:
-        tensors = [tensor(1, n, 2, 8) for n in (nq, nkv, nkv)]
+        tensors = [tensor(1, length, 2, 8) for length in (nq, nkv, nkv)]
         flags = [value(0.0), value(1.0), value(True), value(window), value(-1)]
         found = cost("flash_attn::_flash_attn_forward", *tensors, *flags)
-    fine = 8
+        offset = nkv - nq
+    points_per_position = 8
     pairs = 0.0
-    for query in range(nq * fine):
-        position = (query + 0.5) / fine + (nkv - nq if window is not None else 0)
-        first = max(position - window, 0) if window is not None and window >= 0 else 0
-        pairs += max(min(position, nkv) - first, 0) / fine
+    for point in range(nq * points_per_position):
+        position = (point + 0.5) / points_per_position + offset
+        first_key = 0.0
+        if window is not None and window >= 0:
+            first_key = max(position - window, 0)
+        visible_keys = max(min(position, nkv) - first_key, 0)
+        pairs += visible_keys / points_per_position
     assert found.flops == pytest.approx(2 * 2 * pairs * 16, abs=4)
 
 

@@ -1,4 +1,4 @@
-"""Models of serving engines: attention by lengths, quantised products, experts; worked by hand."""
+"""Models of serving engines: attention by lengths, quantized products, experts; by hand."""
 
 from __future__ import annotations
 
@@ -53,28 +53,38 @@ def test_attention_of_the_recorded_decode_step() -> None:
     assert found.bytes == 108.08984375 * 2**20
 
 
-_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(
-    lambda p: (p[0], sum(p))
-)
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[int, int]:
+    """The numbers of queries and keys of a request whose prompt is computed."""
+    queries = draw(st.integers(1, 99))
+    cached = draw(st.integers(0, 999))
+    return queries, queries + cached
 
 
 @given(
-    context=st.lists(_LENGTHS, max_size=3),
+    context=st.lists(prompts(), max_size=3),
     keys=st.lists(st.integers(1, 999), max_size=3),
 )
 def test_attention_is_the_sum_over_requests(
     context: list[tuple[int, int]], keys: list[int]
 ) -> None:
-    generation = [(1, k) for k in keys]
+    generation = [(1, key_count) for key_count in keys]
     if not context and not generation:
         return
     cache = tensor(100, 16, 8, 64)
     found = in_step(vllm(context, generation), "_vllm_fa3_C::fwd", Q, cache, cache)
-    pairs_twice = sum(2 * q * k - q * q for q, k in context) + sum(2 * k for k in keys)
+    pairs_twice = sum(
+        2 * queries * all_keys - queries**2 for queries, all_keys in context
+    )
+    pairs_twice += 2 * sum(keys)
     assert found.flops == 64 * (64 + 64) * pairs_twice
-    tokens, length = (sums(context)[i] + sums(generation)[i] for i in (0, 1))
-    per_token = 2 * (64 + 64) * 64 + 2 * (64 + 64) * 8
-    assert found.bytes == tokens * per_token + (length - tokens) * 2 * (64 + 64) * 8
+    tokens = sums(context)[0] + sums(generation)[0]
+    all_keys_of_step = sums(context)[1] + sums(generation)[1]
+    query_and_result_bytes = 2 * (64 + 64) * 64
+    key_and_value_bytes = 2 * (64 + 64) * 8
+    moved = tokens * (query_and_result_bytes + key_and_value_bytes)
+    moved += (all_keys_of_step - tokens) * key_and_value_bytes
+    assert found.bytes == moved
 
 
 def test_layouts_of_the_cache() -> None:

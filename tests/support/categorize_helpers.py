@@ -1,4 +1,4 @@
-"""Plugins made on the spot, for the tests of categorisation."""
+"""Plugins made on the spot, for the tests of categorization."""
 
 from __future__ import annotations
 

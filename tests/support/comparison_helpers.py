@@ -1,4 +1,4 @@
-"""Small training traces for the tests of comparing, and how they are written and measured."""
+"""Small training traces for tests of comparisons, and functions that write and measure them."""
 
 from __future__ import annotations
 
@@ -37,48 +37,48 @@ def training(
     device: int = 0,
     annotated: bool = True,
 ) -> TraceMaker:
-    """Steps of 200 µs: a GEMM 50 µs after the start of each, then an all-reduce on its own.
+    """A trace of steps of 200 µs, each with a GEMM after 50 µs that an all-reduce follows.
 
     Args:
-        steps: how many.
-        first: number of the first.
-        gemm_us: how long each GEMM takes.
-        all_reduce_us: how long each all-reduce takes, 0 for none.
-        skip_after: after so many steps the recording leaves five out.
+        steps: the number of steps.
+        first: the number of the first step.
+        gemm_us: the duration of each GEMM.
+        all_reduce_us: the duration of each all-reduce; 0 for none.
+        skip_after: after this many steps, five steps are not recorded; None to record all.
         device: the GPU.
-        annotated: whether there are `ProfilerStep#N`.
+        annotated: True to annotate the steps as `ProfilerStep#N`.
     """
     maker = TraceMaker()
     number = first
     start = 1000
-    for at in range(steps):
-        if at == skip_after:
-            number = number + 5
-            start = start + 5 * STEP_US
+    for step in range(steps):
+        if step == skip_after:
+            number += 5
+            start += 5 * STEP_US
         if annotated:
             maker.annotation(f"ProfilerStep#{number}", start, STEP_US - 10)
         maker.op("aten::mm", start + 10, 20)
-        maker.call("cudaLaunchKernel", start + 12, 5, correlation=10 * at + 1)
-        maker.kernel(GEMM, start + 50, gemm_us, correlation=10 * at + 1, device=device)
+        correlation = 10 * step + 1
+        maker.call("cudaLaunchKernel", start + 12, 5, correlation=correlation)
+        maker.kernel(GEMM, start + 50, gemm_us, correlation=correlation, device=device)
         if all_reduce_us:
             maker.op("nccl:all_reduce", start + 30, 20)
-            maker.call("cudaLaunchKernel", start + 32, 5, correlation=10 * at + 2)
-            begin = start + 50 + gemm_us
+            maker.call("cudaLaunchKernel", start + 32, 5, correlation=correlation + 1)
             maker.kernel(
                 ALL_REDUCE,
-                begin,
+                start + 50 + gemm_us,
                 all_reduce_us,
-                correlation=10 * at + 2,
+                correlation=correlation + 1,
                 device=device,
                 stream=9,
             )
-        number = number + 1
-        start = start + STEP_US
+        number += 1
+        start += STEP_US
     return maker
 
 
 def measured(maker: TraceMaker, **options: Any) -> Measurement:
-    """What a comparison knows of a trace."""
+    """Measure a trace for a comparison."""
     analyzer = TreePerfAnalyzer(
         maker.document(), use_kernel_name_categories=True, **options
     )
@@ -86,7 +86,7 @@ def measured(maker: TraceMaker, **options: Any) -> Measurement:
 
 
 def write(path: Path, maker: TraceMaker) -> Path:
-    """A trace as a file."""
+    """Write a trace to a file; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(maker.document()), encoding="utf-8")
     return path

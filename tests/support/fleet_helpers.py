@@ -40,7 +40,7 @@ needs_web = pytest.mark.skipif(
 def collective(
     name: str = "allreduce", size: int = 4, **other: object
 ) -> dict[str, object]:
-    """What a profiler notes about a collective."""
+    """Return the arguments that the profiler records of a collective."""
     return {
         "Collective name": name,
         "In msg nelems": 1000,
@@ -61,33 +61,43 @@ def rank_trace(
     steps: int = 2,
     first: int = 1,
 ) -> str:
-    """Steps of a GEMM, then an all-reduce that ends 500 µs after the start of the step for all."""
+    """Return the trace of a rank whose steps consist of a GEMM and an all-reduce.
+
+    The all-reduce ends 500 µs after the start of the step on every rank, so ranks with short GEMMs
+    wait in it.
+    """
     maker = TraceMaker()
-    for at in range(steps):
-        start = at * STEP_US
-        maker.annotation(f"ProfilerStep#{first + at}", start, STEP_US - 10)
+    for step in range(steps):
+        start = step * STEP_US
+        maker.annotation(f"ProfilerStep#{first + step}", start, STEP_US - 10)
         maker.op("aten::mm", start + 10, 20)
         maker.launched(
-            GEMM, start + 20, gemm_us, correlation=10 * at + 1, at=start + 12
+            GEMM, start + 20, gemm_us, correlation=10 * step + 1, at=start + 12
         )
         maker.op("record_param_comms", start + 40, 20, args=collective(size=world))
-        begin = start + 20 + gemm_us
+        all_reduce_start = start + 20 + gemm_us
         maker.launched(
             ALL_REDUCE,
-            begin,
-            start + 500 - begin,
-            correlation=10 * at + 2,
+            all_reduce_start,
+            start + 500 - all_reduce_start,
+            correlation=10 * step + 2,
             at=start + 45,
             stream=9,
         )
-    info = (
-        {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": world}}
-    )
-    return json.dumps(maker.document(**info))
+    if rank is None:
+        return json.dumps(maker.document())
+    info = {"rank": rank, "world_size": world}
+    return json.dumps(maker.document(distributedInfo=info))
 
 
 def write_ranks(folder: Path, gemm_us: Mapping[int, int], *, world: int = 4) -> None:
-    """`rank0.json.gz` and so on, whose GEMMs take so long."""
+    """Write `rank0.json.gz` and so on.
+
+    Args:
+        folder: the folder, which is created.
+        gemm_us: rank → duration of its GEMMs.
+        world: the number of ranks of the job.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for rank, us in gemm_us.items():
         text = rank_trace(rank, world=world, gemm_us=us)
@@ -97,18 +107,22 @@ def write_ranks(folder: Path, gemm_us: Mapping[int, int], *, world: int = 4) -> 
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves a folder, and kills who asks for certain files."""
+    """Serves a folder, and kills the process that requests certain files."""
 
     def __init__(
-        self, *given: object, deaths: dict[str, int], asked: list[str], **more: object
+        self,
+        *arguments: object,
+        deaths: dict[str, int],
+        requested: list[str],
+        **options: object,
     ) -> None:
         self.deaths = deaths
-        self.asked = asked
-        super().__init__(*given, **more)  # type: ignore[arg-type]
+        self.requested = requested
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         name = self.path.rsplit("/", 1)[-1]
-        self.asked.append(name)
+        self.requested.append(name)
         if self.deaths.get(name, 0) > 0:
             self.deaths[name] -= 1
             _kill_peer(self.client_address[1])
@@ -120,12 +134,12 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def _kill_peer(port: int) -> None:
-    """Kill the process at the other end of a connection, if it is one that this one started."""
+    """Kill the child process of this one that has a connection from a port."""
     import psutil
 
     for child in psutil.Process(os.getpid()).children(recursive=True):
-        ports = [c.laddr.port for c in child.net_connections(kind="tcp")]
-        if port in ports:
+        connections = child.net_connections(kind="tcp")
+        if port in [connection.laddr.port for connection in connections]:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
             return
@@ -136,24 +150,26 @@ def _kill_peer(port: int) -> None:
 def served(
     folder: Path, deaths: dict[str, int] | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-    """A folder on the web of this machine.
+    """Serve a folder on a web server of this machine.
 
     Args:
-        folder: what is served.
-        deaths: file → how often the process that asks for it is killed instead.
+        folder: the folder.
+        deaths: file → how often the process that requests it is killed instead of served.
 
     Yields:
-        Its URL, and the names of the files that were asked for, which grows.
+        The URL of the folder, and a list to which the name of each requested file is added.
     """
-    asked: list[str] = []
-    handler = partial(_Handler, directory=str(folder), deaths=deaths or {}, asked=asked)
+    requested: list[str] = []
+    handler = partial(
+        _Handler, directory=str(folder), deaths=deaths or {}, requested=requested
+    )
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.01}
         )
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requested
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,4 @@
-"""Jobs whose ranks dump PyTorch's flight recorder, in each version of the format."""
+"""Writes dumps of PyTorch's flight recorder for simulated jobs, in every version of the format."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class FlightJob:
     """The calls of the ranks of a job.
 
     Attributes:
-        world: how many ranks it has.
-        version: of the format.
-        groups: name → description and ranks.
+        world: the number of ranks.
+        version: the version of the format.
+        groups: name of a process group → its description and ranks.
+        entries: rank → the entries of its dump.
     """
 
     world: int = 4
@@ -55,12 +56,13 @@ class FlightJob:
         state: str = "completed",
         p2p: bool = False,
     ) -> None:
-        """A rank makes the next call of a group."""
+        """Let a rank make the next call of a group."""
         key = (rank, group, p2p)
         sequence = self._sequences.get(key, 0) + 1
         self._sequences[key] = sequence
         description, _ = self.groups[group]
         created = START + 1_000_000 * len(self.entries[rank])
+        completed = created + 9 if state == "completed" else None
         entry: dict[str, Any] = {
             "record_id": len(self.entries[rank]),
             "pg_id": list(self.groups).index(group),
@@ -76,9 +78,7 @@ class FlightJob:
             "output_dtypes": [dtype],
             "state": state,
             "time_discovered_started_ns": None if state == "scheduled" else created + 5,
-            "time_discovered_completed_ns": created + 9
-            if state == "completed"
-            else None,
+            "time_discovered_completed_ns": completed,
             "retired": state == "completed",
             "timeout_ms": 600_000,
             "is_p2p": p2p,
@@ -97,10 +97,12 @@ class FlightJob:
         self.entries[rank].append(entry)
 
     def all_call(self, operation: str = "all_reduce", **options: Any) -> None:
+        """Let all ranks of a group make the next call of the group."""
         for rank in self.groups[options.get("group", "0")][1]:
             self.call(rank, operation, **options)
 
     def dump(self, rank: int) -> dict[str, Any]:
+        """Return the dump of a rank."""
         config = {
             name: {"name": name, "desc": description, "ranks": str(ranks)}
             for name, (description, ranks) in self.groups.items()
@@ -121,7 +123,7 @@ class FlightJob:
         return document
 
     def write(self, folder: Path, *, form: str = "pickle", without: int = -1) -> Path:
-        """Write a dump for each rank but one."""
+        """Write the dumps of all ranks except the rank `without`; return the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(self.world):
             if rank == without:
@@ -137,7 +139,7 @@ class FlightJob:
 
 
 def healthy(version: str = "2.10", calls: int = 5) -> FlightJob:
-    """Calls of two groups that all ranks make alike, and that end."""
+    """A job in which all ranks make the same calls, and all calls end."""
     groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("tp", [0, 1])}
     groups["2"] = ("tp", [2, 3])
     job = FlightJob(version=version, groups=groups)
@@ -152,7 +154,10 @@ def healthy(version: str = "2.10", calls: int = 5) -> FlightJob:
 
 
 def hang(version: str = "2.10") -> FlightJob:
-    """Rank 2 never enters call 6 of the default group; rank 3 waits for it in their own group."""
+    """A job in which rank 2 hangs before call 6 of the default group.
+
+    Ranks 0 and 1 wait for it in that call, and rank 3 waits for it in their tensor parallel group.
+    """
     job = healthy(version)
     job.all_call("_all_gather_base", group="1", size=64, output=128)
     for rank in (0, 1):
@@ -162,7 +167,7 @@ def hang(version: str = "2.10") -> FlightJob:
 
 
 def size_mismatch(version: str = "2.10") -> FlightJob:
-    """Rank 1 has half the elements in call 6 of the default group."""
+    """A job in which rank 1 has half of the elements in call 6 of the default group."""
     job = healthy(version)
     for rank in range(4):
         job.call(rank, "all_reduce", size=512 if rank == 1 else 1024, state="started")
@@ -170,7 +175,7 @@ def size_mismatch(version: str = "2.10") -> FlightJob:
 
 
 def type_mismatch(version: str = "2.10") -> FlightJob:
-    """Rank 3 has another type in call 6 of the default group."""
+    """A job in which rank 3 has a different type in call 6 of the default group."""
     job = healthy(version)
     for rank in range(4):
         dtype = "Float" if rank == 3 else "BFloat16"
@@ -179,7 +184,7 @@ def type_mismatch(version: str = "2.10") -> FlightJob:
 
 
 def out_of_order(version: str = "2.10") -> FlightJob:
-    """Rank 2 swaps calls 6 and 7 of the default group."""
+    """A job in which rank 2 swaps calls 6 and 7 of the default group."""
     job = healthy(version)
     for rank in range(4):
         operations = ["all_reduce", "broadcast"]

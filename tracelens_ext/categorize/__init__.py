@@ -1,4 +1,4 @@
-"""Kernel categories: rules, rule packs, and the one categorizer that asks them.
+"""Kernel categories: rules, rule packs, and the categorizer that applies them.
 
 >>> from tracelens_ext.categorize import KernelCategorizer
 >>> categorizer = KernelCategorizer.create(rules=["my_rules.toml"])

@@ -1,7 +1,7 @@
-"""The one categorizer: every category in every table, report and chart comes from here.
+"""The categorizer, which assigns every category in every table, report and chart.
 
-Order of precedence, the first answer wins: the user's rule files; the plugin or map the user
-chose; other installed plugins; the built-in packs.
+The first rule that matches decides. Rules are tried in this order: the user's rule files, the
+plugin or map that the user chose, other installed plugins, and the built-in packs.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
 
-#: Files (or folders) of rules, or what was read of them.
+#: Files or folders with rules, or packs that were read from them.
 Paths = Sequence["str | os.PathLike[str] | RulePack"]
 
 
 class KernelCategorizer:
-    """Gives kernels their categories. Made by `create`; does not change afterwards.
+    """Assigns categories to kernels. `create` makes one.
+
+    A categorizer does not change afterwards, except that a plugin that fails is no longer used.
 
     Attributes:
-        problems: what failed in plugins, each `NAME: error` in one line; a plugin that fails
-            while kernels are categorized adds a line and is left out from then on.
+        problems: a line `NAME: error` for each plugin that failed.
     """
 
     def __init__(self, sources: Sequence[Source], problems: Iterable[str] = ()) -> None:
@@ -76,23 +77,25 @@ class KernelCategorizer:
         registry: PluginRegistry | None = None,
         framework: str = "",
     ) -> KernelCategorizer:
-        """Put together the rules of a run.
+        """Create a categorizer from the rules of a run.
 
         Args:
-            rules: TOML rule files of the user; they come first, in this order.
-            categorizer: what is asked next: the name of a selectable pack (`jax`, `vllm:gpt-oss`),
-                pack or plugin; a JSON file with a map; a mapping (`{"xmma_gemm": "gemm"}` or an
-                engine/model map of one model); or a function of a table with `kernel_name` and
-                `cpu_op`, a row a distinct pair, that answers a category (or None) a row.
-            maps: folders with engine/model maps (`*.json`), besides the user's own.
-            disabled_packs: the names of packs that take no part, though they would unasked.
-            plugins: False to leave out what other distributions have installed.
+            rules: TOML rule files of the user, which are tried first, in this order.
+            categorizer: what is tried next: the name of a selectable pack (`jax`, `vllm:gpt-oss`),
+                another pack or a plugin; a JSON file with a map; a mapping (`{"xmma_gemm": "gemm"}`
+                or an engine/model map of one model); or a function. The function is called with a
+                table of distinct kernels with the columns `kernel_name` and `cpu_op`, and returns a
+                category or None for each row.
+            maps: folders with engine/model maps (`*.json`), in addition to the user's own folder.
+            disabled_packs: names of packs that are not used, although they are used by default.
+            plugins: False to use no plugins of other distributions.
             registry: the plugins to use instead of the installed ones.
-            framework: what ran, such as `JAX`: its usual pack is asked without a `categorizer`.
+            framework: the framework that recorded the trace, such as `JAX`. The usual pack of the
+                framework is used if there is no `categorizer`.
 
         Raises:
             RuleError: a rule file or map is invalid.
-            UsageError: nothing is called `categorizer`, or as one of `disabled_packs`.
+            UsageError: there is no categorizer or pack with the given name.
         """
         registry = registry or default_registry(plugins=plugins)
         _refuse_text("rules", rules)
@@ -106,39 +109,41 @@ class KernelCategorizer:
             categorizer = _usual_pack(offered, framework)
         choices = _choices(maps, registry, offered)
         chosen = choose(categorizer, choices)
-        unasked = _unasked_packs(offered, disabled_packs, chosen)
+        default_packs = _default_packs(offered, disabled_packs, chosen)
         sources: list[Source] = [BoundPack(pack, "rules") for pack in packs_of_user]
         sources += chosen
-        sources += _sources_of_plugins(registry, unasked, chosen)
-        sources += _builtin_sources(unasked)
+        sources += _sources_of_plugins(registry, default_packs, chosen)
+        sources += _builtin_sources(default_packs)
         return cls(sources, registry.problems)
 
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
     ) -> Decisions:
-        """Categorize kernels, each distinct one once: the decisions, in the order asked.
+        """Categorize kernels; return the decisions in the order of the names.
+
+        Each distinct kernel is categorized only once.
 
         Args:
-            names: those of the kernels.
-            cpu_ops: the operations that launched them, None where one is not known.
+            names: the names of the kernels.
+            cpu_ops: the operations that launched the kernels, None for unknown ones.
 
         Raises:
             RuleError: a rule of the user takes too long on a name.
-            UsageError: the two lists differ in length, or a function of the caller answers
-                something else than a category a row.
+            UsageError: the two lists differ in length, or a function of the caller does not return
+                a category for each row.
         """
         _refuse_text("names", names)
         operations = [None] * len(names) if cpu_ops is None else cpu_ops
         if len(operations) != len(names):
-            got = len(operations)
             raise UsageError(
-                f"expected as many cpu_ops as names ({len(names)}), got {got}"
+                f"expected as many cpu_ops as names ({len(names)}), got {len(operations)}"
             )
-        texts_or_none = (
+        # Operations of a table column may be NaN instead of None.
+        known_operations = (
             operation if isinstance(operation, str) else None
             for operation in operations
         )
-        verdicts = self._decide(list(zip(names, texts_or_none, strict=True)))
+        verdicts = self._decide(list(zip(names, known_operations, strict=True)))
         return Decisions(
             category=[verdict.category for verdict in verdicts],
             vendor=[verdict.vendor for verdict in verdicts],
@@ -149,9 +154,9 @@ class KernelCategorizer:
         )
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
-        """Return a category for each CPU operation by the packs of kind `op`.
+        """Return the category of each CPU operation, by the packs of kind `op`.
 
-        `other` is that of an operation without a rule.
+        Operations that match no rule have the category `other`.
         """
         _refuse_text("op_names", op_names)
         names_without_op = [(name, None) for name in op_names]
@@ -162,90 +167,100 @@ class KernelCategorizer:
         return categories
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
-        """Return what kernels (or operations) pass through, in order."""
+        """Return the stages that decide about kernels, or about operations, in order."""
         if kind not in self._stages:
             stages: list[Stage] = []
-            for _, neighbours in groupby(self._sources, type):
-                stages += _stages_of_neighbours(list(neighbours), kind)
+            for _, neighbors in groupby(self._sources, type):
+                stages += _stages_of_neighbors(list(neighbors), kind)
             self._stages[kind] = stages
         return self._stages[kind]
 
     @property
     def is_builtin(self) -> bool:
-        """True if it asks the built-in packs and nothing else."""
+        """True if the categorizer uses the built-in packs only."""
         builtin = builtin_categorizer()
         return self is builtin or self.packs == builtin.packs == self._sources
 
     @property
     def packs(self) -> list[BoundPack]:
-        """The packs that take part, in order of precedence."""
+        """The packs that are used, in order of precedence."""
         return [source for source in self._sources if isinstance(source, BoundPack)]
 
     def _decide(
         self, kernels: Sequence[Kernel], kind: PackKind = "kernel"
     ) -> list[RuleVerdict]:
-        """Return the verdict for each kernel."""
-        distinct = list(dict.fromkeys(kernels))
+        """Return the verdict on each kernel."""
+        distinct_kernels = list(dict.fromkeys(kernels))
         verdicts: dict[Kernel, RuleVerdict] = {}
         try:
             for stage in self.stages(kind):
-                pending = [kernel for kernel in distinct if kernel not in verdicts]
-                if not pending:
+                undecided = [
+                    kernel for kernel in distinct_kernels if kernel not in verdicts
+                ]
+                if not undecided:
                     break
-                # Rules answer for what is still open, a Python categorizer sees every kernel.
-                undecided = pending if isinstance(stage, Matcher) else distinct
-                for kernel, verdict in zip(
-                    undecided, self._ask(stage, undecided), strict=False
-                ):
+                # Rules get only the undecided kernels, but a function gets all distinct kernels.
+                asked_kernels = (
+                    undecided if isinstance(stage, Matcher) else distinct_kernels
+                )
+                stage_verdicts = self._verdicts_of_stage(stage, asked_kernels)
+                for kernel, verdict in zip(asked_kernels, stage_verdicts, strict=False):
                     if verdict is not None:
                         verdicts.setdefault(kernel, verdict)
         except RuleTimeoutError as error:
-            self._note(error)
-            self._leave_out(error.bound.pack)
+            self._note_timeout(error)
+            self._stop_using(error.bound.pack)
             return self._decide(kernels, kind)
         return [verdicts.get(kernel, UNKNOWN) for kernel in kernels]
 
-    def _note(self, error: RuleTimeoutError) -> None:
-        """Go on where a plugin's rule takes too long; users can fix rules of their own."""
+    def _note_timeout(self, error: RuleTimeoutError) -> None:
+        """Note that a rule of a plugin takes too long.
+
+        Raises:
+            RuleTimeoutError: the rule is not one of a plugin, so that the user can fix it.
+        """
         if error.bound.origin != "plugin":
             raise error
         self.problems.append(f"{error.bound.pack.name}: {one_line(error)}")
 
-    def _ask(
+    def _verdicts_of_stage(
         self, stage: Stage, kernels: Sequence[Kernel]
     ) -> Sequence[RuleVerdict | None]:
-        """Return one stage's answers; none of a plugin that fails, which is left out then."""
-        if isinstance(stage, Matcher) or stage.own_risk:
+        """Return the verdicts of a stage on kernels.
+
+        If a plugin fails, the result is empty and the plugin is no longer used.
+        """
+        if isinstance(stage, Matcher) or stage.raises_errors:
             return stage.decide(kernels)
         with guarded(stage.name, self.problems):
             return stage.decide(kernels)
-        self._leave_out(stage)
+        self._stop_using(stage)
         return []
 
     def matches(
         self, stage: Stage, name: str, cpu_op: str | None
     ) -> Iterator[RuleMatch]:
-        """Yield what a stage has to say about one name."""
+        """Yield the rules of a stage that match a kernel, or the verdict of a function."""
         if not isinstance(stage, Matcher):
-            for verdict in self._ask(stage, [(name, cpu_op)]):
+            for verdict in self._verdicts_of_stage(stage, [(name, cpu_op)]):
                 if verdict is not None:
-                    yield RuleMatch(verdict, f"Python categoriser {stage.name}")
+                    yield RuleMatch(verdict, f"Python categorizer {stage.name}")
             return
         for bound in stage.candidates(name):
             try:
                 finds_name = bound.finds(name)
             except RuleTimeoutError as error:
-                self._note(error)
+                self._note_timeout(error)
                 continue
             if not finds_name:
                 continue
             holds = bound.allows(cpu_op)
-            # A rule about operations alone has nothing to do with a kernel of another one.
+            # A rule that only depends on the operation does not match kernels of other operations.
             if holds or not bound.rule.takes_any_name:
                 yield _match(bound, holds=holds)
 
-    def _leave_out(self, failed: RulePack | PythonStage) -> None:
-        """Go on without what failed."""
+    def _stop_using(self, failed: RulePack | PythonStage) -> None:
+        """Remove a pack or a function that failed."""
         self._sources = [
             source for source in self._sources if _pack_or_stage(source) is not failed
         ]
@@ -258,8 +273,8 @@ def _pack_or_stage(source: Source) -> RulePack | PythonStage:
     return source
 
 
-def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Stage]:
-    """Return the stages of sources of one type: packs make one, functions one each."""
+def _stages_of_neighbors(sources: Sequence[Source], kind: PackKind) -> list[Stage]:
+    """Return the stages of sources of one type: a single one for all packs, one per function."""
     rules: list[BoundRule] = []
     functions: list[Stage] = []
     for source in sources:
@@ -269,13 +284,12 @@ def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Sta
             rules += source.bound_rules()
     if rules:
         return [Matcher(rules)]
-    if kind == "kernel":  # functions are asked about kernels only
-        return functions
-    return []
+    # Functions categorize kernels, not operations.
+    return functions if kind == "kernel" else []
 
 
 def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
-    """Return the name of the pack that traces of a framework get without a choice."""
+    """Return the name of the pack that is used by default for traces of a framework."""
     for offer in offered:
         pack = offer.item
         if pack.usual_for == framework:
@@ -286,7 +300,10 @@ def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | N
 def _choices(
     maps: Paths, registry: PluginRegistry, offered: Sequence[Offered[RulePack]]
 ) -> Choices:
-    """Return what a user can choose from; of two maps with one name the user's is taken."""
+    """Return everything that a user can choose from.
+
+    If a map of the user and another pack have the same name, the user's map is taken.
+    """
     passed_over: list[str] = []
     selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
     for offer in user_maps(maps, registry, passed_over):
@@ -299,19 +316,19 @@ def _choices(
     )
 
 
-def _unasked_packs(
+def _default_packs(
     offered: Sequence[Offered[RulePack]],
     disabled_packs: Sequence[str],
     chosen: Sequence[Source],
 ) -> list[Offered[RulePack]]:
-    """Return the packs that take part though nobody chose them.
+    """Return the packs that are used by default, without disabled and chosen ones.
 
     Raises:
-        UsageError: there is no such pack as one of `disabled_packs`.
+        UsageError: a name in `disabled_packs` is not that of a pack that is used by default.
     """
-    unasked = [offer for offer in offered if not offer.item.selectable]
-    known_names = sorted({offer.item.name for offer in unasked})
-    for name in disabled_packs:  # a pack that takes no part anyway is a mistake
+    default_packs = [offer for offer in offered if not offer.item.selectable]
+    known_names = sorted({offer.item.name for offer in default_packs})
+    for name in disabled_packs:
         if name not in known_names:
             raise UsageError(
                 f"there is no pack called {name!r}; known: {', '.join(known_names)}"
@@ -321,24 +338,26 @@ def _unasked_packs(
     }
     return [
         offer
-        for offer in unasked
+        for offer in default_packs
         if offer.item.name not in disabled_packs and id(offer.item) not in chosen_packs
     ]
 
 
 def _sources_of_plugins(
     registry: PluginRegistry,
-    unasked: Sequence[Offered[RulePack]],
+    default_packs: Sequence[Offered[RulePack]],
     chosen: Sequence[Source],
 ) -> list[Source]:
-    """Return the packs and functions of other people's plugins that were not chosen."""
+    """Return the packs and functions of other distributions that are used by default."""
     chosen_functions = {
         source.name
         for source in chosen
-        if isinstance(source, PythonStage) and not source.own_risk
+        if isinstance(source, PythonStage) and not source.raises_errors
     }
     sources: list[Source] = [
-        BoundPack(offer.item, "plugin") for offer in unasked if not offer.plugin.own
+        BoundPack(offer.item, "plugin")
+        for offer in default_packs
+        if not offer.plugin.own
     ]
     sources += [
         function
@@ -348,23 +367,23 @@ def _sources_of_plugins(
     return sorted(sources, key=_precedence)
 
 
-def _builtin_sources(unasked: Sequence[Offered[RulePack]]) -> list[Source]:
+def _builtin_sources(default_packs: Sequence[Offered[RulePack]]) -> list[Source]:
     sources: list[Source] = [
         BoundPack(offer.item, "builtin", limited=False)
-        for offer in unasked
+        for offer in default_packs
         if offer.plugin.own
     ]
     return sorted(sources, key=_precedence)
 
 
 def _precedence(source: Source) -> tuple[int, str, bool]:
-    """Higher priority first, then the name; of one name, the Python function first."""
+    """Return the sort key of a source: priority (higher first), name, then functions first."""
     return -source.priority, source.name, isinstance(source, BoundPack)
 
 
 @lru_cache(maxsize=1)
 def builtin_categorizer() -> KernelCategorizer:
-    """Return the categorizer of this distribution's packs alone, whatever else is installed."""
+    """Return the categorizer that uses only the packs of this distribution."""
     return KernelCategorizer.create(plugins=False)
 
 
@@ -373,22 +392,22 @@ def categorize_kernels(
     cpu_ops: Collection[str | None] | None = None,
     categorizer: CategorizerLike | KernelCategorizer | None = None,
 ) -> pd.DataFrame:
-    """Categorize kernels by name, and by the launching operation where it is known.
+    """Categorize kernels by their names, and by the operations that launched them if known.
 
     Args:
-        names: kernel names as a trace spells them (demangled, mangled, from any profiler).
-        cpu_ops: for each, the CPU operation that launched it, None where it is not known.
-        categorizer: what to ask before the installed plugins and built-in packs: a name
+        names: kernel names as a trace contains them (demangled or mangled, from any profiler).
+        cpu_ops: the CPU operation that launched each kernel, None if it is not known.
+        categorizer: what to try before the installed plugins and the built-in packs: a name
             (`"jax"`, `"vllm:gpt-oss"`), a substring or engine/model map, a function of the table
             of distinct kernels, or a `KernelCategorizer`.
 
     Returns:
-        One row a name, in the order asked: `kernel_category` (`Uncategorized` when no rule
-        knows the kernel), `vendor`, `library`, `rule` and `pack` (None where not known).
+        A row for each name, in the order of the names: `kernel_category` (`Uncategorized` if no
+        rule matches), `vendor`, `library`, `rule` and `pack` (None if not known).
 
     Raises:
         RuleError: a map is invalid, or one of its patterns takes too long.
-        UsageError: nothing is called `categorizer`, or the lists differ in length.
+        UsageError: there is no categorizer of the given name, or the lists differ in length.
 
     Example:
         >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
@@ -401,22 +420,27 @@ def categorize_kernels(
 
 
 def _refuse_text(argument: str, value: object) -> None:
-    """Refuse a lone text: it is a sequence of letters to Python, and never what is meant."""
+    """Refuse a single text in place of a list: Python would take it for a list of letters.
+
+    Raises:
+        UsageError: the value is a text.
+    """
     if isinstance(value, (str, bytes, os.PathLike)):
         raise UsageError(f"{argument}: expected a list, got the single value {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """A rule, or a Python categorizer, that has something to say about a kernel."""
+    """A rule that matches a kernel, or a Python categorizer that has a category for it."""
 
-    verdict: RuleVerdict  #: what it says
-    place: str  #: the file and rule, or the plugin
-    pattern: str | None = None  #: the rule's pattern, or None for Python
-    about: str | None = None  #: what the rule says it is for, or None
-    #: the rule's condition on the launching operation, or None
+    verdict: RuleVerdict  #: the verdict on the kernel
+    place: str  #: the file and number of the rule, or the name of the plugin
+    #: the pattern of the rule; None for a Python categorizer
+    pattern: str | None = None
+    about: str | None = None  #: the description in the rule; None if there is none
+    #: the condition of the rule on the launching operation; None if there is none
     condition: str | None = None
-    holds: bool = True  #: True if the launching operation fulfils the condition
+    holds: bool = True  #: True if the launching operation fulfills the condition
 
 
 def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:
@@ -433,11 +457,12 @@ def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a kernel, or an operation, has its category."""
+    """The reason why a kernel or an operation has its category."""
 
     category: str
-    winner: RuleMatch | None  #: what decided, or None when nothing matched
-    others: tuple[RuleMatch, ...]  #: what else matches the name, in order of precedence
+    winner: RuleMatch | None  #: the match that decided; None if nothing matched
+    #: the other matches of the name, in order of precedence
+    others: tuple[RuleMatch, ...]
 
 
 def explain(
@@ -446,7 +471,7 @@ def explain(
     cpu_op: str | None = None,
     kind: PackKind = "kernel",
 ) -> Explanation:
-    """Say which rule gives a kernel or operation its category, and what else would match."""
+    """Return which rule decides the category of a kernel or operation, and which others match."""
     stages = list(categorizer.stages(kind))
     matches = [
         match for stage in stages for match in categorizer.matches(stage, name, cpu_op)

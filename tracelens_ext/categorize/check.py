@@ -1,4 +1,4 @@
-"""Checking rule packs: their examples, rules that can never win, patterns that take too long."""
+"""Checks rule packs: their examples, rules that can never match, and patterns that are too slow."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.rules import RulePack
 
 Severity = Literal["error", "warning"]
+#: A search that takes this long is a warning.
 _SLOW_SECONDS: Final = 0.1
+#: A search that takes this long is an error, and is stopped.
 _HANG_SECONDS: Final = 0.6
+#: An alternative of a pattern that matches only itself.
 _PLAIN: Final = re.compile(r"[\w :<>,&-]+")
+#: Texts that are repeated to slow down a pattern, and how many texts of the pattern, and how many
+#: of its examples, come before them.
 _FILLERS: Final = ("a", "_", "0", "A0_", "x::", ", ", "<")
-_MOST_STARTS: Final = 4
-_MOST_EXAMPLES: Final = 2
+_MAX_STARTS: Final = 4
+_MAX_EXAMPLES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RuleProblem:
-    """Something wrong with a rule."""
+    """A problem with a rule."""
 
-    #: `error` when the rule does not do what its author says; else `warning`
+    #: `error` if the rule does not do what its author states, `warning` otherwise
     severity: Severity
     place: str  #: the file (or pack) and the number of the rule
-    problem: str  #: what is wrong
+    problem: str  #: a description of the problem
 
 
 class _Problem(NamedTuple):
-    """Something wrong with the rule that is looked at."""
+    """A problem with the rule that is being checked."""
 
     severity: Severity
     text: str
@@ -54,15 +59,17 @@ def _warning(text: str) -> _Problem:
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
-    """Check packs that take part together, in order of precedence; a selectable one for itself.
+    """Check packs that are used together, in order of precedence, and each selectable pack alone.
 
-    Examples must be found by their rule and end up in its category, no not-example be found; each
-    rule must be able to win; no pattern may take long on a text made to slow it down.
+    * Each rule must match its examples, and they must get its category.
+    * No rule may match its counterexamples (`not_examples`).
+    * There must be names that each rule, and no earlier rule, matches.
+    * No pattern may take long on a text that is made to slow it down.
     """
-    together = [bound for bound in packs if not bound.pack.selectable]
+    default_packs = [bound for bound in packs if not bound.pack.selectable]
     groups = [
-        [bound for bound in together if bound.pack.kind == "kernel"],
-        [bound for bound in together if bound.pack.kind == "op"],
+        [bound for bound in default_packs if bound.pack.kind == "kernel"],
+        [bound for bound in default_packs if bound.pack.kind == "op"],
     ]
     groups += [[bound] for bound in packs if bound.pack.selectable]
     problems: list[RuleProblem] = []
@@ -83,7 +90,7 @@ def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
 
 
 def check_pack(pack: RulePack) -> list[RuleProblem]:
-    """Check one pack for itself, as its author does in a test; see `check_packs`.
+    """Check a single pack, as its author does in a test; see `check_packs`.
 
     Example:
         >>> check_pack(load_pack("my_rules.toml"))
@@ -93,43 +100,49 @@ def check_pack(pack: RulePack) -> list[RuleProblem]:
 
 
 class _EarlierRule(NamedTuple):
-    """A rule that comes before others."""
+    """A rule that is tried before another one."""
 
     bound: BoundRule
-    words: list[str]  #: the alternatives of its pattern, if all are plain texts
+    words: list[
+        str
+    ]  #: the alternatives of the pattern if all are plain texts; else empty
 
 
 def _hiding_rules(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
-    """Yield, for each rule, an earlier one that is known to find every name it finds; else None."""
+    """Yield for each rule an earlier rule that certainly matches all of its names, or None."""
     earlier_rules: list[_EarlierRule] = []
     for bound in rules:
         pattern = bound.rule.pattern
-        needed_texts = [] if "(?" in pattern else requirements(pattern)
-        hiding = None
+        required_texts = [] if "(?" in pattern else requirements(pattern)
+        hiding_rule = None
         for earlier in earlier_rules:
-            if _hides(earlier, bound, needed_texts):
-                hiding = earlier.bound
+            if _hides(earlier, bound, required_texts):
+                hiding_rule = earlier.bound
                 break
-        yield hiding
+        yield hiding_rule
         words = pattern.split("|")
         are_plain = all(_PLAIN.fullmatch(word) for word in words)
         earlier_rules.append(_EarlierRule(bound, words if are_plain else []))
 
 
 def _hides(
-    earlier: _EarlierRule, bound: BoundRule, needed_texts: Sequence[frozenset[str]]
+    earlier: _EarlierRule, bound: BoundRule, required_texts: Sequence[frozenset[str]]
 ) -> bool:
-    """Return whether an earlier rule is known to find every name that a rule finds.
+    """Tell whether an earlier rule certainly matches every name that a rule matches.
 
-    `needed_texts` are sets of texts, of each of which a name has one that the rule finds: a rule
-    for `gemm` hides one whose names contain `hgemm` or `sgemm`.
+    For example, a rule for `gemm` hides a rule whose names contain `hgemm` or `sgemm`.
+
+    Args:
+        earlier: the earlier rule.
+        bound: the rule.
+        required_texts: the requirements of the rule's pattern; see `prefilter.requirements`.
     """
     rule = earlier.bound.rule
     if rule.cpu_op not in (None, bound.rule.cpu_op):
         return False
     if rule.takes_any_name or rule.pattern == bound.rule.pattern:
         return True
-    for texts in needed_texts:
+    for texts in required_texts:
         if all(any(word in text for word in earlier.words) for text in texts):
             return True
     return False
@@ -138,13 +151,13 @@ def _hides(
 def _problems(
     bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
 ) -> Iterator[_Problem]:
-    """Yield what is wrong with a rule."""
+    """Yield the problems of a rule."""
     if bound.rule.category == TO_DO:
         yield _error(f"its category is still {TO_DO}: choose one")
     slowest_seconds = _slowest_search(bound)
     if slowest_seconds >= _HANG_SECONDS:
         yield _error(_slow_text(f"over {slowest_seconds:.1f} s"))
-        return  # the other checks would search with this pattern, again and again
+        return  # the other checks would take too long
     if slowest_seconds >= _SLOW_SECONDS:
         yield _warning(_slow_text(f"{slowest_seconds:.1f} s"))
     try:
@@ -162,6 +175,7 @@ def _slow_text(seconds: str) -> str:
 
 
 def _problems_of_not_examples(bound: BoundRule) -> Iterator[_Problem]:
+    """Yield the counterexamples that a rule matches."""
     for example in bound.rule.not_examples:
         if not bound.finds(example.name):
             continue
@@ -173,10 +187,11 @@ def _problems_of_not_examples(bound: BoundRule) -> Iterator[_Problem]:
 def _problems_of_examples(
     bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
 ) -> Iterator[_Problem]:
-    """Yield examples that are not found, or go elsewhere; and whether the rule can win at all."""
+    """Yield examples that the rule does not categorize, and whether it can match at all."""
     rule = bound.rule
+    # Rules of maps cannot have examples.
     is_file = (bound.pack.source or "").endswith(".toml")
-    may_have_examples = is_file or not bound.pack.selectable  # maps have none
+    may_have_examples = is_file or not bound.pack.selectable
     if not rule.examples and rule.is_known and may_have_examples:
         yield _warning("has no examples, so nothing shows that it works")
     winners: list[BoundRule] = []
@@ -210,7 +225,7 @@ def _problems_of_examples(
 
 
 def _slowest_search(bound: BoundRule) -> float:
-    """Return the longest search of a name within `LONG_NAME`, in seconds, up to `_HANG_SECONDS`."""
+    """Return the time of the slowest search in a hard text, in seconds, at most `_HANG_SECONDS`."""
     import regex
 
     pattern = regex.compile(bound.rule.pattern)
@@ -226,7 +241,7 @@ def _slowest_search(bound: BoundRule) -> float:
     slowest = 0.0
     for text in _hard_texts(bound):
         seconds = seconds_to_search(text)
-        # the machine may have been busy with something else
+        # The machine may have been busy with other things, so a slow search is repeated.
         if seconds >= _SLOW_SECONDS:
             seconds = min(seconds, seconds_to_search(text))
         slowest = max(slowest, seconds)
@@ -236,14 +251,17 @@ def _slowest_search(bound: BoundRule) -> float:
 
 
 def _hard_texts(bound: BoundRule) -> Iterable[str]:
-    """Yield texts that make a pattern with competing repetitions try all of their combinations."""
-    needed = [
+    """Yield texts for which a pattern with overlapping repetitions tries all combinations.
+
+    Each of them begins with a text that the pattern requires, followed by a repeated filler.
+    """
+    required_texts = [
         text for texts in requirements(bound.rule.pattern) for text in sorted(texts)
     ]
-    starts = [""] + needed[:_MOST_STARTS]
-    starts += [example.name for example in bound.rule.examples[:_MOST_EXAMPLES]]
+    starts = [""] + required_texts[:_MAX_STARTS]
+    starts += [example.name for example in bound.rule.examples[:_MAX_EXAMPLES]]
     for start in starts:
         for filler in _FILLERS + (start or "a ",):
-            # What comes last fits nothing, so that no repetition succeeds at once.
+            # The last character does not fit, so that no repetition succeeds immediately.
             filled = (start + filler * LONG_NAME)[: LONG_NAME - 1]
             yield f"{filled}!"

@@ -1,4 +1,4 @@
-"""What plugins offer to categorize with, and what a user chooses of that."""
+"""Collects the rule packs and functions of plugins, and resolves the user's choice among them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CategorizerLike: TypeAlias = (
     | Mapping[str, Any]
     | Callable[["pd.DataFrame"], "Sequence[str | None]"]
 )
-"""What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
+"""A choice of a user: a name, a JSON file, a pack, a substring or engine/model map, a function."""
 
 _USER: Final = Plugin(name="your maps", module="", distribution="", own=False)
 
 
 @lru_cache(maxsize=4)
 def offered_packs(registry: PluginRegistry) -> tuple[Offered[RulePack], ...]:
-    """Return every rule pack of every plugin; a broken pack is a problem, the others stay."""
+    """Return the rule packs of all plugins; broken packs are left out and noted as problems."""
     packs: list[Offered[RulePack]] = []
     for offered in registry.offers("tracelens_rule_packs", _check_type):
         with registry.guard(offered.plugin.name):
@@ -60,7 +60,7 @@ def _check_type(item: object) -> None:
 def _packs_of_item(
     item: RulePack | Mapping[str, object] | str | os.PathLike[str], plugin: Plugin
 ) -> list[RulePack]:
-    """Return the rule packs in one item of a plugin's answer."""
+    """Return the rule packs in one item that a plugin returned."""
     if isinstance(item, RulePack):
         return [item]
     if isinstance(item, Mapping):
@@ -70,12 +70,12 @@ def _packs_of_item(
         return [parse_pack(item, name=plugin.name)]
     if Path(item).suffix.lower() == ".json":
         return load_map_file(item)
-    # The patterns of this distribution's own packs are compiled by its tests.
+    # The tests of this distribution have checked the patterns of its own packs.
     return [load_pack(item, check_patterns=not plugin.own)]
 
 
 def python_stages(registry: PluginRegistry) -> list[PythonStage]:
-    """Return every Python categorizer of every plugin, in order of precedence."""
+    """Return the Python categorizers of all plugins, in order of precedence."""
     return [
         _python_stage(hook) for hook in registry.hooks("tracelens_categorize_kernels")
     ]
@@ -91,20 +91,22 @@ def _python_stage(hook: Hook) -> PythonStage:
 
 
 class Choices(NamedTuple):
-    """What there is to choose from."""
+    """The categorizers among which a user can choose."""
 
     registry: PluginRegistry
-    offered: Sequence[Offered[RulePack]]  #: of plugins
-    #: those that have to be chosen, by name
+    offered: Sequence[Offered[RulePack]]  #: the packs of plugins
+    #: name → pack, for packs that are used only if they are chosen
     selectable: Mapping[str, Offered[RulePack]]
-    passed_over: Sequence[str] = ()  #: a line for each file of the user that is no map
+    passed_over: Sequence[
+        str
+    ] = ()  #: a line for each file of the user that is not a map
 
 
 def choose(choice: CategorizerLike | None, choices: Choices) -> list[Source]:
-    """Return what the user's choice stands for.
+    """Return the packs or the function that a user chose.
 
     Raises:
-        UsageError: nothing is called so.
+        UsageError: there is no categorizer of the given name.
         RuleError: a map is invalid.
     """
     if choice is None:
@@ -117,13 +119,13 @@ def choose(choice: CategorizerLike | None, choices: Choices) -> list[Source]:
         return _named(os.fspath(choice), choices)
     if callable(choice):
         name = getattr(choice, "__name__", type(choice).__name__)
-        return [PythonStage(name, choice, own_risk=True)]
+        return [PythonStage(name, choice, raises_errors=True)]
     got = type(choice).__name__
     raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
 
 
 def _named(name: str, choices: Choices) -> list[Source]:
-    """Return what goes by a name: a pack, a JSON file, a plugin."""
+    """Return the packs or the function with a name, which is that of a pack, a file or a plugin."""
     if name in choices.selectable:
         return _bound([choices.selectable[name]])
     if Path(name).suffix.lower() == ".json":
@@ -132,12 +134,13 @@ def _named(name: str, choices: Choices) -> list[Source]:
     packs_of_plugin = [
         offered for offered in choices.offered if offered.plugin.name == name
     ]
-    unasked_packs = [
+    default_packs = [
         offered for offered in packs_of_plugin if not offered.item.selectable
     ]
     stages_of_plugin: list[Source] = [stage for stage in stages if stage.name == name]
-    if stages_of_plugin or unasked_packs:
-        return stages_of_plugin + _bound(unasked_packs)
+    if stages_of_plugin or default_packs:
+        return stages_of_plugin + _bound(default_packs)
+    # All packs of the plugin have to be chosen one by one.
     if packs_of_plugin:
         names = ", ".join(sorted(offered.item.name for offered in packs_of_plugin))
         raise UsageError(
@@ -150,7 +153,7 @@ def _named(name: str, choices: Choices) -> list[Source]:
 
 
 def _bound(packs: Sequence[Offered[RulePack]]) -> list[Source]:
-    """Return packs that are chosen, higher priority first, then by name."""
+    """Return chosen packs in order of precedence."""
     ordered = sorted(
         packs, key=lambda offered: (-offered.item.priority, offered.item.name)
     )
@@ -163,7 +166,7 @@ def _bound(packs: Sequence[Offered[RulePack]]) -> list[Source]:
 def _nothing_is_called(
     name: str, choices: Choices, stages: Sequence[PythonStage]
 ) -> str:
-    """Return the message that a name stands for nothing, with the nearest that does."""
+    """Return the message about an unknown name, with the most similar known one."""
     from difflib import get_close_matches
 
     prefix = f"{name}: "
@@ -171,8 +174,10 @@ def _nothing_is_called(
         if problem.startswith(prefix):
             return f"categorizer {name!r} failed: {problem.removeprefix(prefix)}"
     known_names = sorted(set(choices.selectable) | {stage.name for stage in stages})
-    near = get_close_matches(name, known_names, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    similar_names = get_close_matches(name, known_names, n=1, cutoff=0.6)
+    hint = "known"
+    if similar_names:
+        hint = f"did you mean {similar_names[0]!r}? Known"
     return (
         f"there is no categorizer called {name!r}; {hint}: "
         f"{', '.join(known_names) or 'none'}, or the path of a JSON "
@@ -185,19 +190,19 @@ def user_maps(
     registry: PluginRegistry,
     passed_over: list[str],
 ) -> list[Offered[RulePack]]:
-    """Return the engine/model maps of the user: the configuration folder's, then others.
+    """Return the engine/model maps of the user: those in the configuration folder, then others.
 
     Args:
-        places: files and folders, or what was read of them.
-        registry: gets the problems of the configuration folder.
-        passed_over: gets a line for each file in a folder that is no map.
+        places: files and folders, or packs that were read from them.
+        registry: receives the problems in the configuration folder.
+        passed_over: receives a line for each file in a folder that is not a map.
 
     Raises:
-        RuleError: a file is no map, or a folder is not there.
+        RuleError: a file is not a map, or a folder does not exist.
     """
     packs: list[RulePack] = []
     files: list[Path] = []
-    # absent, or another user's, as in a container
+    # The folder may not exist, or may belong to another user, for example in a container.
     with suppress(OSError, RuntimeError):
         files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     for path in files:

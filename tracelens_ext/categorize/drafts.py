@@ -1,4 +1,4 @@
-"""Drafting rules for the kernels that no rule knows, and writing packs as rule files."""
+"""Drafts rules for kernels that no rule matches, and writes packs as rule files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tracelens_ext.categorize.rules import RulePack
 
-#: The category of a drafted rule; `check_pack` refuses it.
+#: The category of a drafted rule, for which `check_pack` reports an error.
 TO_DO: Final = "TODO"
+#: How many examples and how many operations a draft contains.
 _EXAMPLES: Final = 3
 _SHOWN_OPERATIONS: Final = 3
+#: A stem is not cut at a number if it would become shorter than this.
 _SHORTEST_STEM: Final = 5
+#: Suffixes that compilers add to names.
 _SUFFIXES: Final = re.compile(r"(?: \[clone [^\]]*\]|\.kd)+$")
 _ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous\)")
 _NUMBERED: Final = re.compile(r"_?\d")
@@ -32,21 +35,25 @@ _TEXT_KEYS: Final = (
 
 
 @dataclass
-class Unknown:
-    """Uncategorized kernels that share a stem."""
+class UnknownKernels:
+    """Uncategorized kernels whose names have the same stem."""
 
-    stem: str  #: the text they have in common
-    time_ms: float = 0.0  #: their GPU time
-    names: dict[str, float] = field(default_factory=dict)  #: GPU time by kernel name
-    cpu_ops: set[str] = field(default_factory=set)  #: the operations that launched them
+    stem: str  #: the text that the names have in common
+    time_ms: float = 0.0  #: the GPU time of all kernels
+    names: dict[str, float] = field(default_factory=dict)  #: kernel name → GPU time, ms
+    #: the operations that launched the kernels
+    cpu_ops: set[str] = field(default_factory=set)
 
 
-def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
-    """Group kernels (name, operation, ms) by the stem of their names, the longest first."""
-    groups: dict[str, Unknown] = {}
+def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[UnknownKernels]:
+    """Group kernels, given as (name, operation, ms), by the stems of their names.
+
+    The group with the longest GPU time comes first.
+    """
+    groups: dict[str, UnknownKernels] = {}
     for name, cpu_op, time_ms in kernels:
         stem = stem_of(name)
-        group = groups.setdefault(stem, Unknown(stem))
+        group = groups.setdefault(stem, UnknownKernels(stem))
         group.time_ms += time_ms
         group.names[name] = group.names.get(name, 0.0) + time_ms
         if cpu_op:
@@ -54,8 +61,8 @@ def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
     return sorted(groups.values(), key=lambda group: (-group.time_ms, group.stem))
 
 
-def draft_rules(groups: list[Unknown], title: str) -> str:
-    """Write a rule for each group, as a TOML file to edit and pass to `--rules`."""
+def draft_rules(groups: list[UnknownKernels], title: str) -> str:
+    """Return the text of a TOML file with a rule for each group, for the user to edit."""
     if not groups:
         return f"# Every kernel in {_one_line(title)} has a category.\n"
     total_ms = sum(group.time_ms for group in groups) or 1.0
@@ -70,7 +77,8 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
     return "\n".join(lines)
 
 
-def _draft_of_group(group: Unknown, percent: float) -> list[str]:
+def _draft_of_group(group: UnknownKernels, percent: float) -> list[str]:
+    """Return the lines of the rule for a group."""
     count = len(group.names)
     kernels = "1 kernel" if count == 1 else f"{count} kernels"
     lines = [
@@ -109,7 +117,7 @@ def toml_pack(pack: RulePack) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Return what variants of a kernel's name share: the function, cut before its first number."""
+    """Return the text that variants of a kernel share: the function up to its first number."""
     plain = _SUFFIXES.sub("", name)
     function = _mangled_function(plain) if plain.startswith("_Z") else _function(plain)
     number = _NUMBERED.search(function)
@@ -119,11 +127,15 @@ def stem_of(name: str) -> str:
 
 
 def _function(name: str) -> str:
-    """Return the qualified name of a demangled function, from behind any unnamed namespace."""
-    # Same length, so that what follows can be cut out of the name as it is.
+    """Return the qualified name of a demangled function, without unnamed namespaces before it."""
+    # Unnamed namespaces contain brackets and blanks. They are replaced by as many null characters,
+    # so that positions in the masked name are positions in the name.
     masked = _ANONYMOUS.sub(lambda match: "\0" * len(match[0]), name)
-    brackets = [masked.find(bracket) for bracket in "<("]
-    end = min((place for place in brackets if place > 0), default=len(masked))
+    bracket_positions = [masked.find(bracket) for bracket in "<("]
+    end = min(
+        (position for position in bracket_positions if position > 0),
+        default=len(masked),
+    )
     last_blank = masked.rfind(" ", 0, end)
     last_unnamed = masked.rfind("\0", 0, end)
     start = max(last_blank, last_unnamed) + 1
@@ -131,22 +143,23 @@ def _function(name: str) -> str:
 
 
 def _mangled_function(name: str) -> str:
-    """Return the last part of the qualified name at the head of an Itanium-mangled name."""
-    place = name.find("N") + 1 if name.startswith("_ZN") else len("_Z")
-    last = ""
+    """Return the last part of the qualified name in an Itanium-mangled name."""
+    position = name.find("N") + 1 if name.startswith("_ZN") else len("_Z")
+    function = ""
     while True:
-        length = _MANGLED_PART.match(name, place)
+        length = _MANGLED_PART.match(name, position)
         if length is None:
-            return last
+            return function
         start = length.end()
-        place = start + int(length[1])
-        part = name[start:place]
-        if not part.startswith("_GLOBAL__N"):
-            last = part
+        position = start + int(length[1])
+        part = name[start:position]
+        is_unnamed_namespace = part.startswith("_GLOBAL__N")
+        if not is_unnamed_namespace:
+            function = part
 
 
 def _toml_text(text: str) -> str:
-    """Return a TOML string: literal where possible, so that backslashes need no doubling."""
+    """Return a text as a TOML string, in single quotes if possible to avoid double backslashes."""
     if text.isprintable() and "'" not in text:
         return f"'{text}'"
     clean = text.encode("utf-8", "replace").decode("utf-8").replace("\x7f", "\ufffd")
@@ -154,6 +167,7 @@ def _toml_text(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
+    """Return a text with unprintable characters replaced, so that it fits into a comment."""
     return "".join(
         character if character.isprintable() else "\ufffd" for character in text
     )

@@ -1,4 +1,4 @@
-"""The one simplifier of kernel names: what a reader needs of a C++ signature."""
+"""Shortens kernel names to the part of a C++ signature that a reader needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUALIFIER: Final = re.compile(
     r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::(?=[A-Za-z_(<~])"
 )
 _CLONE: Final = re.compile(r"(?: ?\[clone [^\]]*\]|\.kd)+$")
-#: Functions whose template arguments alone tell what they compute: one row for all of each.
+#: Functions whose kernels differ only in template arguments. They share one row in lists.
 _FAMILIES: Final = frozenset(
     {"elementwise_kernel", "vectorized_elementwise_kernel", "reduce_kernel"}
 )
@@ -20,10 +20,10 @@ _FAMILIES: Final = frozenset(
 
 @functools.lru_cache(maxsize=4096)
 def simple_name(name: str) -> str:
-    """Return a kernel's name as in lists by kernel: without return type, some families as one.
+    """Return the name of a kernel in lists by kernel: the short name without the return type.
 
     `elementwise_kernel`, `vectorized_elementwise_kernel` and `reduce_kernel` lose their template
-    arguments, so many kernels share such a name: whoever shows it says how many.
+    arguments. Many kernels share such a name, so lists show how many there are.
     """
     short = _without_return_type(short_name(name))
     function = short.partition("<")[0].strip()
@@ -31,15 +31,16 @@ def simple_name(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name without return type, namespaces and parameters.
+    """Return the name of a kernel without return type, namespaces and parameters.
 
-    Template arguments stay: `void at::native::reduce_kernel<512, 1>(float*)` becomes
-    `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<8>`. A name that
-    is no C++ signature stays as it is.
+    Template arguments are kept: `void at::native::reduce_kernel<512, 1>(float*)` becomes
+    `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<8>`. A name that is not a
+    C++ signature is returned unchanged.
     """
     is_mangled = name.startswith("_Z")
+    # The names of Triton kernels, for example, are plain identifiers.
     if name.isidentifier() and not is_mangled:
-        return name  # nothing to cut, as in the names of Triton's kernels
+        return name
     text = _CLONE.sub("", name.strip()).removeprefix("void ")
     if text.startswith("_Z"):
         return _demangled(text)
@@ -49,66 +50,72 @@ def short_name(name: str) -> str:
 
 
 def _demangled(text: str) -> str:
-    """Return a mangled name without namespaces and parameters.
+    """Return a mangled name demangled, without namespaces and parameters.
 
-    Unusual template arguments stay as they are; so does what is no mangled name.
+    Unusual template arguments are kept in their mangled form. A text that is not a mangled name is
+    returned unchanged.
     """
-    place = len("_ZN") if text.startswith("_ZN") else len("_Z")
+    position = len("_ZN") if text.startswith("_ZN") else len("_Z")
     function = ""
     while True:
-        length = LENGTH.match(text, place)
+        length = LENGTH.match(text, position)
         if length is None:
             break
-        place = length.end() + int(length[0])
-        function = text[length.end() : place]
-    if not function or place > len(text):
+        position = length.end() + int(length[0])
+        function = text[length.end() : position]
+    if not function or position > len(text):
         return text
-    has_template_arguments = text[place : place + 1] == "I"
+    has_template_arguments = text[position : position + 1] == "I"
     if not has_template_arguments:
         return function
     try:
         return _QUALIFIER.sub("", MangledName(text).function())
     except (ValueError, IndexError, RecursionError):
-        return f"{function}<{text[place + 1 :]}>"
+        return f"{function}<{text[position + 1 :]}>"
 
 
 def _without_return_type(text: str) -> str:
-    """Cut what stands before the last blank outside of all brackets, if that leaves a function."""
-    opened: list[str] = []
+    """Return a signature without the return type of a template function.
+
+    The return type ends at the last blank that is outside of all brackets.
+    """
+    open_brackets: list[str] = []
     start = 0
-    for place, character in enumerate(text):
-        is_less_than = text[place + 1 : place + 2] == " "
+    for position, character in enumerate(text):
+        is_less_than = text[position + 1 : position + 2] == " "
         if character in "([{" or (character == "<" and not is_less_than):
-            opened.append(character)
+            open_brackets.append(character)
         elif character == ">":
-            if opened[-1:] == ["<"]:  # else an arrow, or a comparison in parentheses
-                opened.pop()
+            # Otherwise, it is part of an arrow, or a comparison in parentheses.
+            if open_brackets[-1:] == ["<"]:
+                open_brackets.pop()
         elif character in ")]}":
-            _close(opened)
-        elif character == " " and not opened:
-            start = place + 1
+            _close_bracket(open_brackets)
+        elif character == " " and not open_brackets:
+            start = position + 1
     function = text[start:]
     return function if start and "<" in function else text
 
 
-def _close(opened: list[str]) -> None:
-    """Close the last bracket that is none of a template, and the templates within it."""
-    while opened:
-        if opened.pop() != "<":
+def _close_bracket(open_brackets: list[str]) -> None:
+    """Close the last bracket other than `<` in place, and all `<` that were opened within it."""
+    while open_brackets:
+        if open_brackets.pop() != "<":
             return
 
 
 def _without_parameters(text: str) -> str:
-    """Cut the parenthesis that the text ends with, if something stands before it."""
+    """Return a signature without the parentheses at its end, unless it consists of them alone."""
     if not text.endswith(")"):
         return text
     depth = 0
-    for place in range(len(text) - 1, 0, -1):
-        if text[place] == ")":
+    for position in range(len(text) - 1, 0, -1):
+        if text[position] == ")":
             depth += 1
-        elif text[place] == "(":
+        elif text[position] == "(":
             depth -= 1
         if depth == 0:
-            is_remark = text[place - 1] == " "  # as in `Memset (Device)`
-            return text if is_remark else text[:place]
+            # Parentheses after a blank are a remark, as in `Memset (Device)`.
+            is_remark = text[position - 1] == " "
+            return text if is_remark else text[:position]
     return text

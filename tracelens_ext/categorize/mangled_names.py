@@ -1,4 +1,4 @@
-"""C++ names as compilers mangle them (Itanium ABI), as far as GPU kernels need it."""
+"""Demangles C++ names of the Itanium ABI, as far as the names of GPU kernels need it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 LENGTH: Final = re.compile(r"\d{1,4}")
-"""How long a name is that follows."""
+"""The length of a name, which precedes the name."""
 _BUILT_IN_TYPES: Final = {
     "v": "void",
     "w": "wchar_t",
@@ -54,15 +54,17 @@ _UNNAMED: Final = "_GLOBAL__N_"
 
 
 class MangledName:
-    """Reads a mangled name.
+    """Parses a mangled name from left to right.
 
-    A ValueError says that it holds what is not known here, such as expressions.
+    The methods raise a ValueError if the name contains parts that are not supported, such as
+    expressions.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._place = len("_Z")
-        self._known: list[str] = []  # what the text may refer to, by number
+        self._position = len("_Z")
+        #: names that later parts of the text can refer to by their index
+        self._referable_names: list[str] = []
 
     def function(self) -> str:
         """Return the function with its namespaces and template arguments, without parameters."""
@@ -71,43 +73,44 @@ class MangledName:
         return self._plain()
 
     def _takes(self, text: str) -> bool:
-        """Return whether a text stands here, and pass over it."""
-        if not self._text.startswith(text, self._place):
+        """Tell whether a text follows, and skip it if it does."""
+        if not self._text.startswith(text, self._position):
             return False
-        self._place += len(text)
+        self._position += len(text)
         return True
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return what matches here, and pass over it."""
-        match = pattern.match(self._text, self._place)
+        """Return the match of a pattern with the text that follows, and skip it."""
+        match = pattern.match(self._text, self._position)
         if match is not None:
-            self._place = match.end()
+            self._position = match.end()
         return match
 
     def _remember(self, name: str) -> str:
-        """Return a name, to which what follows may refer."""
-        if len(name) > _LONGEST:  # what refers to itself twice, again and again
+        """Return a name after adding it to those that later parts can refer to."""
+        # References to references can make a name exponentially long.
+        if len(name) > _LONGEST:
             raise ValueError
-        self._known.append(name)
+        self._referable_names.append(name)
         return name
 
     def _source(self) -> str:
-        """Read a name of the source, its length first."""
+        """Parse a name in the source code, which follows its length."""
         length = self._match(LENGTH)
         if length is None:
             raise ValueError
-        end = self._place + int(length[0])
+        end = self._position + int(length[0])
         if end > len(self._text):
             raise ValueError
-        name = self._text[self._place : end]
-        self._place = end
+        name = self._text[self._position : end]
+        self._position = end
         return "(anonymous namespace)" if name.startswith(_UNNAMED) else name
 
     def _standard_namespace(self) -> str:
         return "std::" if self._takes("St") else ""
 
     def _nested(self) -> str:
-        """Read a name with its namespaces, up to their end."""
+        """Parse a name with its namespaces and template arguments, up to its end."""
         name = ""
         while not self._takes("E"):
             if self._takes("I"):
@@ -122,7 +125,7 @@ class MangledName:
         return name
 
     def _plain(self) -> str:
-        """Read a name without namespaces but `std`."""
+        """Parse a name without namespaces other than `std`."""
         prefix = self._standard_namespace()
         name = self._remember(prefix + self._source())
         return self._with_arguments(name)
@@ -134,17 +137,17 @@ class MangledName:
         return self._remember(name + self._arguments())
 
     def _referred(self) -> str:
-        """Return what `S_`, `S0_` and so on stand for; empty where no such thing stands."""
+        """Return the name to which `S_`, `S0_` and so on refer; empty if no reference follows."""
         match = self._match(_SUBSTITUTION)
         if match is None:
             return ""
         number = 0
         if match[1]:
             number = int(match[1], 36) + 1
-        return self._known[number]
+        return self._referable_names[number]
 
     def _arguments(self) -> str:
-        """Read template arguments, or those of a pack: `<int, 4>`."""
+        """Parse template arguments and return them in brackets, such as `<int, 4>`."""
         return f"<{', '.join(self._arguments_until_end())}>"
 
     def _arguments_until_end(self) -> list[str]:
@@ -159,8 +162,8 @@ class MangledName:
         return arguments
 
     def _literal(self) -> str:
-        """Read a number or a truth value."""
-        type_letter = self._text[self._place]
+        """Parse a number or a Boolean."""
+        type_letter = self._text[self._position]
         type_name = self._type()
         value = self._match(_VALUE)
         if value is None:
@@ -173,7 +176,7 @@ class MangledName:
         return f"({type_name}){number}"
 
     def _type(self) -> str:
-        """Read a type."""
+        """Parse a type."""
         built_in = self._match(_BUILT_IN_TYPE)
         if built_in is not None:
             return _BUILT_IN_TYPES[built_in[0]]
@@ -182,8 +185,8 @@ class MangledName:
             return self._with_arguments(known_name)
         if self._takes("N"):
             return self._nested()
-        sign = _COMPOUND_TYPES.get(self._text[self._place])
+        sign = _COMPOUND_TYPES.get(self._text[self._position])
         if sign is None:
             return self._plain()
-        self._place += 1
+        self._position += 1
         return self._remember(self._type() + sign)

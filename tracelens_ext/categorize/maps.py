@@ -1,10 +1,11 @@
-"""Other ways to say rules: maps of names to categories.
+"""Converts maps of names to categories, which other tools use, to rule packs.
 
 * Engine/model maps, JSON: `{"vllm": {"llama": {"regex|regex": "category", ".*": "misc"}}}`.
-  Each model becomes a selectable pack called `ENGINE:MODEL`; the first pattern that matches wins,
-  and what none matches is `(no pattern)`.
-* Substring maps, also called class maps: `{"xmma_gemm": "gemm", "fmha_": "fmha"}`. Matched in
-  lower case; NCCL kernels are always `nccl` and whatever is left is `others`.
+  Each model becomes a selectable pack called `ENGINE:MODEL`. The first pattern that matches
+  decides. Kernels that no pattern matches have the category `(no pattern)`.
+* Substring maps, also called class maps: `{"xmma_gemm": "gemm", "fmha_": "fmha"}`. Upper and lower
+  case are not distinguished. NCCL kernels always have the category `nccl`, and kernels that no key
+  matches have the category `others`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tracelens_ext.errors import RuleError
 NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
 NO_PATTERN: Final = "(no pattern)"
-"""The category of what an engine/model map has no pattern for."""
+"""The category of kernels that no pattern of an engine/model map matches."""
+#: The most bytes of a JSON file, and the most keys of a substring map.
 _LARGEST_FILE: Final = 4 * 2**20
 _MOST_KEYS: Final = 5_000
 _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
@@ -33,10 +35,10 @@ _EXPECTED_CLASSES: Final = 'expected {"part_of_kernel_name": "category"}'
 
 
 def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
-    """Return a rule pack of a substring map: part of a kernel name in any case → category.
+    """Convert a substring map (part of a kernel name → category) to a rule pack.
 
     Raises:
-        RuleError: it is no such map, or keys contain one another.
+        RuleError: the map is invalid, or one of its keys contains another one.
     """
     import regex
 
@@ -44,12 +46,17 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     rules = [Rule(NCCL_CLASS, "(?i)nccl", name=f"{name}:{NCCL_CLASS}", number=0)]
     for number, (key, category) in enumerate(class_map.items(), start=1):
         rules.append(Rule(category, "(?i)" + regex.escape(key.lower()), number=number))
-    rest_name = f"{name}:{OTHERS_CLASS}"
-    rules.append(Rule(OTHERS_CLASS, ".*", name=rest_name, number=len(rules)))
+    catch_all_name = f"{name}:{OTHERS_CLASS}"
+    rules.append(Rule(OTHERS_CLASS, ".*", name=catch_all_name, number=len(rules)))
     return RulePack(name, tuple(rules))
 
 
 def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
+    """Check a substring map.
+
+    Raises:
+        RuleError: the map is invalid, or one of its keys contains another one.
+    """
     if len(class_map) > _MOST_KEYS:
         raise RuleError(
             f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}"
@@ -79,15 +86,15 @@ def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
 def engine_packs(
     document: object, source: str, *, check_patterns: bool = True
 ) -> list[RulePack]:
-    """Return one selectable rule pack a model of an engine/model map.
+    """Convert an engine/model map to a selectable rule pack for each model.
 
     Args:
         document: `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
-        source: what errors call it.
-        check_patterns: compile the patterns now, not when they are asked.
+        source: the name of the document in messages.
+        check_patterns: compile the patterns to check them.
 
     Raises:
-        RuleError: it is no such map.
+        RuleError: the document is not an engine/model map.
     """
     packs = []
     for engine, models in _object(document, source, "").items():
@@ -101,15 +108,15 @@ def engine_packs(
 
 
 def _rule_tables(categories: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the rules of one model, as a rule file would have them."""
+    """Return the rules of one model as the tables of a rule file."""
     tables = [
         {"category": category, "pattern": pattern}
         for pattern, category in categories.items()
     ]
     if not any(pattern in MATCH_ALL for pattern in categories):
-        # It answers for every name: no other pack is asked after it.
-        rest_name = f"{name} {NO_PATTERN}"
-        tables.append({"category": NO_PATTERN, "pattern": ".*", "name": rest_name})
+        # The map decides about every kernel, so that no pack after it is used.
+        catch_all_name = f"{name} {NO_PATTERN}"
+        tables.append({"category": NO_PATTERN, "pattern": ".*", "name": catch_all_name})
     return tables
 
 
@@ -130,12 +137,12 @@ def load_maps(
 
     Args:
         place: the folder or the file.
-        check_patterns: compile the patterns now, not when they are asked.
-        passed_over: gets a line for each file in a folder that is no such map; None: that is
-            raised.
+        check_patterns: compile the patterns to check them.
+        passed_over: receives a line for each file in the folder that is not a map; None to raise an
+            error for such a file.
 
     Raises:
-        RuleError: there is no such folder, or a file is no such map.
+        RuleError: the folder does not exist, or a file is not a map.
     """
     folder = Path(place)
     if folder.is_file():
@@ -158,10 +165,10 @@ def load_maps(
 def pack_from_mapping(
     mapping: Mapping[str, Any], name: str = "categorizer"
 ) -> RulePack:
-    """Return one rule pack of a substring map, or of an engine/model map of a single model.
+    """Convert a substring map, or an engine/model map of a single model, to a rule pack.
 
     Raises:
-        RuleError: it is neither.
+        RuleError: the mapping is neither of them.
     """
     if not mapping:
         raise RuleError(f"{name}: is empty; {_EXPECTED_CLASSES}")
@@ -175,7 +182,11 @@ def pack_from_mapping(
 
 
 def map_in_file(path: str) -> RulePack:
-    """Return the map, of whichever form, in a JSON file."""
+    """Return the rule pack of a map of either form in a JSON file.
+
+    Raises:
+        RuleError: the file cannot be read, or is not a map.
+    """
     document = read_json(path)
     if not isinstance(document, Mapping):
         raise RuleError(f"{path}: {_EXPECTED_CLASSES}")
@@ -186,7 +197,7 @@ def read_json(path: str | os.PathLike[str]) -> object:
     """Return the document in a JSON file.
 
     Raises:
-        RuleError: it cannot be read, is too large, or has a key twice.
+        RuleError: the file cannot be read, is too large, or has a key twice.
     """
     source = os.fspath(path)
     with suppress(OSError):
@@ -201,10 +212,10 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 
 def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the object of a JSON document.
+    """Return the members of a JSON object as a dictionary; a hook for `json.loads`.
 
     Raises:
-        KeyError: a key, so a value, occurs twice.
+        KeyError: a key occurs twice. Its first value would be lost.
     """
     members: dict[str, object] = {}
     for key, value in pairs:
@@ -217,16 +228,25 @@ def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
-    """Return an object of a document that has members."""
+    """Return a value that must be a JSON object with members.
+
+    Raises:
+        RuleError: the value is not an object, or is empty.
+    """
     if not isinstance(value, Mapping) or not value:
         raise RuleError(f"{source}: {where}{_EXPECTED}")
     return value
 
 
 def not_maps(passed_over: Sequence[str]) -> str:
-    """Return what to add to the message that a map is not there: the files passed over."""
+    """Return the end of a message about a missing map: the files that were ignored.
+
+    Args:
+        passed_over: a line for each file that is not a map.
+    """
     if not passed_over:
         return ""
-    named = "; ".join(passed_over[:3])
-    more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
-    return f"; ignored: {named}{more}"
+    text = f"; ignored: {'; '.join(passed_over[:3])}"
+    if len(passed_over) > 3:
+        text = f"{text} and {len(passed_over) - 3} more"
+    return text

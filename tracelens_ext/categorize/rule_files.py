@@ -1,6 +1,6 @@
-"""How rule packs are read from TOML.
+"""Reads rule packs from TOML files.
 
-Every error names the file, the rule, the field, and what was expected.
+Every error message names the file, the rule, the field, and the expected value.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tracelens_ext.categorize.rules import Example, PackKind, Rule, RulePack, to
 from tracelens_ext.errors import RuleError
 
 MOST_RULES: Final = 10_000
-"""Rules that a pack may have."""
+"""The most rules of a pack."""
 
 _TOP_KEYS: Final = ("pack", "rule")
-#: What a pack says of those of its rules that do not say it themselves.
+#: Fields of a pack that apply to all of its rules that do not have the field.
 _KEYS_FOR_ALL_RULES: Final = ("category", "library")
 _PACK_KEYS: Final = (
     "name",
@@ -57,34 +57,37 @@ _FOUND_TYPES: Final = {
     float: "a number",
     str: "a string",
 }
-#: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
-#: those kernels: nothing ends their own name.
+#: These come before the pattern of a rule with `own_name`. The own name of a kernel is the part
+#: before its template arguments and parameters. Mangled names of at:: are excluded, because it is
+#: not visible where their own name ends; other rules know these kernels.
 _START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
-_WITHIN: Final = (
+_WITHIN_OWN_NAME: Final = (
     r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
 )
+#: Flags at the beginning of a pattern, such as `(?i)`.
 _FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
+#: The pattern of rules that depend on the operation only.
 _ANY_NAME: Final = "."
 
 
 class DocumentWords(NamedTuple):
-    """What messages call a kind of document."""
+    """The words with which messages describe a kind of document."""
 
-    form: str  #: such as `TOML`
-    what: str  #: such as `rule pack`
-    expected: str  #: what to give the path of
+    form: str  #: the format, such as `TOML`
+    what: str  #: the contents, such as `rule pack`
+    expected: str  #: the file that the user should give
 
 
 def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
-    """Read one rule pack from a TOML file; it is named after the file unless that says otherwise.
+    """Read a rule pack from a TOML file. Unless the file gives a name, it is named after the file.
 
     Args:
-        path: that of the file.
-        check_patterns: compile the patterns now to check them; packs that the project's own checks
-            have vetted skip that.
+        path: the path of the file.
+        check_patterns: compile the patterns to check them. This is not necessary for packs that the
+            project's tests have checked.
 
     Raises:
-        RuleError: the file cannot be read, is not TOML, or breaks the format.
+        RuleError: the file cannot be read, is not TOML, or does not have the right format.
     """
     source = os.fspath(path)
     words = DocumentWords(
@@ -104,16 +107,16 @@ def parse_pack(
     name: str = "rules",
     check_patterns: bool = True,
 ) -> RulePack:
-    """Make a rule pack of `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
+    """Create a rule pack from `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
 
     Args:
         document: the tables.
-        source: what messages call the document.
-        name: that of the pack when the document gives none.
-        check_patterns: compile the patterns now to check them.
+        source: the name of the document in messages.
+        name: the name of the pack if the document does not give one.
+        check_patterns: compile the patterns to check them.
 
     Raises:
-        RuleError: the document breaks the format.
+        RuleError: the document does not have the right format.
     """
     label = source or f"pack {name!r}"
     whole = _Fields(
@@ -184,16 +187,16 @@ def read_document(
     wrong: type[Exception],
     words: DocumentWords,
 ) -> Any:  # noqa: ANN401
-    """Return the document in a text file.
+    """Read the document in a text file.
 
     Args:
-        source: the path.
-        parse: makes a document of the text.
-        wrong: what `parse` raises of a text that is none.
-        words: what messages call the document.
+        source: the path of the file.
+        parse: a function that parses the text.
+        wrong: the exception that `parse` raises for an invalid text.
+        words: the words for the document in messages.
 
     Raises:
-        RuleError: the file cannot be read, or is no such document.
+        RuleError: the file cannot be read, or does not contain such a document.
     """
     try:
         return parse(Path(source).read_text(encoding="utf-8"))
@@ -207,11 +210,13 @@ def read_document(
         problem = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
     except wrong as error:
         problem = f"not valid {words.form}: {error}"
-    except KeyError as error:  # a key that occurs twice
+    except KeyError as error:
+        # A key occurs twice; see `without_repetition`.
         problem = str(error.args[0])
     except RecursionError:
         problem = f"not a {words.what}: nested too deeply"
-    except ValueError:  # Python refuses integers of thousands of digits
+    except ValueError:
+        # Python refuses to parse integers with thousands of digits.
         problem = f"not a {words.what}: it contains a number that is too long"
     except MemoryError:
         problem = "needs more memory than is available"
@@ -219,7 +224,13 @@ def read_document(
 
 
 def _rule(fields: _Fields, number: int, kind: PackKind) -> Rule:
-    """Return the rule of one `[[rule]]` table of a pack of that kind."""
+    """Return the rule in a table `[[rule]]`.
+
+    Args:
+        fields: the fields of the table.
+        number: the position of the rule in the pack, from 1.
+        kind: the kind of the pack.
+    """
     if "category" not in fields.table:
         fields.fail("category", "missing; expected a string")
     if "pattern" not in fields.table and "cpu_op" not in fields.table:
@@ -245,8 +256,11 @@ def _rule(fields: _Fields, number: int, kind: PackKind) -> Rule:
 
 
 def _pattern(fields: _Fields) -> str:
-    """Return the pattern of a rule; one about the own name of a kernel is anchored at its start."""
-    pattern = fields.any_of("pattern") or _ANY_NAME  # by its operation alone
+    """Return the pattern of a rule.
+
+    With `own_name`, the pattern must occur in the kernel's own name, and `unless` must not.
+    """
+    pattern = fields.any_of("pattern") or _ANY_NAME
     unless = fields.any_of("unless")
     if not fields.value("own_name", bool):
         if unless is not None:
@@ -254,18 +268,21 @@ def _pattern(fields: _Fields) -> str:
                 "unless", "refers to the kernel's own name: set own_name = true"
             )
         return pattern
-    passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
-    return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"
+    exclusion = "" if unless is None else f"(?!{_WITHIN_OWN_NAME}(?:{unless}))"
+    return f"{_START}{exclusion}{_WITHIN_OWN_NAME}(?:{pattern})"
 
 
 @dataclass
 class _Fields:
-    """Reads typed fields out of a table; every refusal names the document and the field."""
+    """Reads the fields of a table and checks their types.
+
+    Every error message names the document and the field. A table with an unknown key is an error.
+    """
 
     table: Mapping[str, Any]
     known_keys: tuple[str, ...]
-    source: str
-    where: str  #: what stands before the name of a field in messages
+    source: str  #: the name of the document in messages
+    where: str  #: the text before the name of a field in messages, such as `rule 3: `
     check_patterns: bool
 
     def __post_init__(self) -> None:
@@ -277,10 +294,11 @@ class _Fields:
                 )
 
     def fail(self, field: str, problem: str) -> NoReturn:
+        """Raise the error about a field."""
         raise RuleError(f"{self.source}: {self.where}{field}: {problem}")
 
     def value(self, key: str, expected_type: type = str) -> Any:  # noqa: ANN401
-        """Return a value of that type; what is not there is None, 0 or False."""
+        """Return the value of a field; None, 0 or False if the table does not have the field."""
         value = self.table.get(key)
         if value is None:
             return None if expected_type is str else expected_type()
@@ -296,15 +314,15 @@ class _Fields:
         return value
 
     def any_of(self, key: str) -> str | None:
-        """Return a pattern, or a list of them as one pattern that finds what any of them finds."""
-        given = self.table.get(key)
-        if given is None:
+        """Return a pattern, or a list of patterns joined by `|`; None without the field."""
+        value = self.table.get(key)
+        if value is None:
             return None
-        patterns: list[Any] = [given]
-        if isinstance(given, list) and given:
-            patterns = given
+        patterns: list[Any] = [value]
+        if isinstance(value, list) and value:
+            patterns = value
         else:
-            self.value(key)
+            self.value(key)  # raises if the value is not a text
         for pattern in patterns:
             if not isinstance(pattern, str) or not pattern.strip():
                 self.fail(
@@ -328,7 +346,7 @@ class _Fields:
             self.fail(key, f"expected a regular expression, got {pattern!r}: {error}")
 
     def examples(self, key: str) -> tuple[Example, ...]:
-        """Return the kernel names of a list, each a text or a table with its operation."""
+        """Return the examples in a list; each is a name, or a table with name and operation."""
         entries = self.table.get(key, [])
         if not isinstance(entries, list):
             self.fail(
@@ -352,21 +370,21 @@ class _Fields:
 
 
 def _hint_about(key: str, known_keys: tuple[str, ...]) -> str:
-    """Say where an unknown key belongs, or what may have been meant."""
+    """Return where an unknown key belongs, or which key may have been meant."""
     if key in _PACK_KEYS:
         return "it belongs in [pack]"
     if key in _RULE_KEYS:
         return "it belongs in a [[rule]]"
     from difflib import get_close_matches
 
-    near = get_close_matches(str(key), known_keys, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    similar_keys = get_close_matches(str(key), known_keys, n=1, cutoff=0.5)
+    if similar_keys:
+        return f"did you mean {similar_keys[0]!r}?"
     return f"known: {', '.join(known_keys)}"
 
 
 def _found_type(value: object) -> str:
-    """Return what TOML calls the type of a value, with the value when it is short."""
+    """Return the type of a value in the terms of TOML, with the value itself if it is simple."""
     for python_type, name in _FOUND_TYPES.items():
         if isinstance(value, python_type):
             return f"{name} ({value!r})"

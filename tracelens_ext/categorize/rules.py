@@ -1,4 +1,4 @@
-"""Rules, packs of them, and verdicts."""
+"""Categorization rules, packs of rules, and the verdicts of rules on kernels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final, Literal
 from tracelens_ext.lazy import pd
 
 UNCATEGORIZED: Final = "Uncategorized"
-"""What no rule knows."""
+"""The category of kernels that no rule matches."""
 
 OTHER_OP: Final = "other"
-"""The category of a CPU operation that no rule knows."""
+"""The category of CPU operations that no rule matches."""
 
 CATEGORIES: Final[tuple[str, ...]] = (
     "GEMM",
@@ -42,22 +42,25 @@ CATEGORIES: Final[tuple[str, ...]] = (
     "Other",
     UNCATEGORIZED,
 )
-"""Every built-in category in the order reports list them; the last is what no rule knows."""
+"""All built-in categories, in the order in which reports list them."""
 
 PackKind = Literal["kernel", "op"]
 
 MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
-"""The ways people write the last line of a map, the one that takes whatever is left."""
+"""Patterns that match every name. Maps end with one of them, the catch-all."""
 
+#: The most characters of a pattern.
 _MOST_CHARACTERS: Final = 100_000
+#: The largest product of all repetition counts of a pattern.
 _MOST_REPEATS: Final = 1_000_000
+#: The count of a repetition, such as that of `a{1000}`.
 _REPEATS: Final = re.compile(r"\{([0-9]{1,12})")
 
 
 def too_large(pattern: str) -> str | None:
-    """Return why a pattern would take minutes to compile, such as `((a{1000}){1000}){1000}`.
+    """Return why a pattern would take minutes to compile; None if it would not.
 
-    None for a pattern that would not.
+    An example of such a pattern is `((a{1000}){1000}){1000}`.
     """
     if len(pattern) > _MOST_CHARACTERS:
         return f"has {len(pattern):,} characters; split it into rules of up to {_MOST_CHARACTERS:,}"
@@ -69,69 +72,77 @@ def too_large(pattern: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A real kernel name, and the CPU operation that launched it where the rule asks for one."""
+    """A kernel name as an example of a rule."""
 
     name: str
+    #: the launching operation, if the rule has a condition on it
     cpu_op: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of knowledge: names that this pattern finds belong to this category."""
+    """A rule: kernels whose names contain the pattern have the category."""
 
-    category: str  #: what the kernel does, in the words reports show
-    #: a regular expression, searched (not anchored) in the name, case-sensitive
+    category: str  #: the category as reports show it
+    #: a case-sensitive regular expression that the name must contain
     pattern: str
-    #: what the rule is for, in a few words, or None where its pattern says it
+    #: a short description of the rule; None if the pattern is clear enough
     about: str | None = None
-    #: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None
+    #: the vendor of the GPU on which the kernel runs (`nvidia`, `amd`, `any`); None if unknown
     vendor: str | None = None
-    library: str | None = None  #: where the kernel comes from (`cublasLt`), or None
-    #: a regular expression that the launching CPU operation must contain, or None
+    #: the library of the kernel (`cublasLt`); None if unknown
+    library: str | None = None
+    #: a regular expression that the launching CPU operation must contain; None for any operation
     cpu_op: str | None = None
-    priority: int = 0  #: within the pack, higher first, then position
-    name: str | None = None  #: what to call the rule instead of its number, or None
-    number: int = 1  #: the position in the pack, from 1, as the author wrote it
-    examples: tuple[Example, ...] = ()  #: names the rule must get
-    not_examples: tuple[Example, ...] = ()  #: names its pattern must not find
+    #: rules of a pack with a higher priority are tried first, then by position
+    priority: int = 0
+    #: a name that reports show instead of the number; None for none
+    name: str | None = None
+    number: int = 1  #: the position in the pack as the author wrote it, from 1
+    examples: tuple[Example, ...] = ()  #: kernels that the rule must categorize
+    not_examples: tuple[Example, ...] = ()  #: names that the pattern must not match
 
     @property
     def takes_any_name(self) -> bool:
-        """True if the pattern says nothing about the name."""
+        """True if the pattern matches every name."""
         return self.pattern in MATCH_ALL
 
     @property
     def is_known(self) -> bool:
-        """False when a match says nothing: a map's catch-all, or a rule for the unknown itself."""
-        judges = self.cpu_op is not None or not self.takes_any_name
-        return judges and self.category != UNCATEGORIZED
+        """True if a match means that the kernel is known.
+
+        It does not if the rule is the catch-all of a map, or if its category is `Uncategorized`.
+        """
+        has_condition = self.cpu_op is not None or not self.takes_any_name
+        return has_condition and self.category != UNCATEGORIZED
 
 
 @dataclass(frozen=True, slots=True)
 class RulePack:
-    """Rules that belong together: a file, a map, or a list made by a plugin."""
+    """A set of rules from a file, a map or a plugin."""
 
-    name: str  #: what users select it by and reports call it
-    rules: tuple[Rule, ...]  #: in the order they were written
-    priority: int = 0  #: between packs of one origin, higher first, then by name
-    #: when True, the pack takes part only when a user chooses it
+    name: str  #: the name of the pack in reports, and for choosing it
+    rules: tuple[Rule, ...]  #: the rules in the order in which they were written
+    #: packs of one origin with a higher priority are tried first, then by name
+    priority: int = 0
+    #: True if the pack is used only when a user chooses it
     selectable: bool = False
-    #: `kernel` packs look at kernel names, `op` packs at names of CPU operations
+    #: `kernel` for a pack that categorizes kernels, `op` for one that categorizes CPU operations
     kind: PackKind = "kernel"
-    source: str | None = None  #: the file it came from, or None
-    #: the framework, such as `JAX`, whose traces it is chosen for unless the user chooses another
+    source: str | None = None  #: the file of the pack; None if it has none
+    #: the framework, such as `JAX`, for whose traces the pack is chosen by default
     usual_for: str = ""
 
     def ordered(self) -> list[Rule]:
-        """Return the rules in the order they are tried: higher priority first, then position."""
+        """Return the rules in the order in which they are tried."""
         return sorted(self.rules, key=lambda rule: -rule.priority)
 
     def rule_id(self, rule: Rule) -> str:
-        """Return what reports call one of this pack's rules: its name, else `PACK:NUMBER`."""
+        """Return the name of one of the pack's rules in reports: its name or `PACK:NUMBER`."""
         return rule.name or f"{self.name}:{rule.number}"
 
     def where(self, rule: Rule) -> str:
-        """Return where a human finds one of this pack's rules: `FILE: rule 3` in messages."""
+        """Return the location of one of the pack's rules in messages, such as `FILE: rule 3`."""
         label = f"rule {rule.number}"
         if rule.name:
             label += f" ({rule.name})"
@@ -139,12 +150,12 @@ class RulePack:
 
 
 Kernel = tuple[str, str | None]
-"""A kernel's name and the operation that launched it."""
+"""The name of a kernel and the operation that launched it; None for an unknown operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What a rule or a Python categorizer says about one kernel; see `Decisions`."""
+    """The verdict of a rule or a Python categorizer on one kernel; see `Decisions`."""
 
     category: str
     vendor: str | None = None
@@ -159,21 +170,21 @@ UNKNOWN: Final = RuleVerdict(UNCATEGORIZED, known=False)
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Parallel lists, one entry a kernel asked about."""
+    """The verdicts on kernels as parallel lists with an entry for each kernel."""
 
-    category: list[str]  #: `Uncategorized` where no rule matched
-    vendor: list[str | None]  #: whose GPU the winning rule says, or None
-    library: list[str | None]  #: which library the winning rule says, or None
-    rule: list[str | None]  #: the winning rule (`gemm:12`, or its name), or None
-    pack: list[str | None]  #: the pack or plugin of the winning rule, or None
-    #: False where nothing is known: no rule matched, or only a map's catch-all did
+    category: list[str]  #: the category; `Uncategorized` if no rule matches
+    vendor: list[str | None]  #: the vendor in the rule that decided, or None
+    library: list[str | None]  #: the library in the rule that decided, or None
+    rule: list[str | None]  #: the rule that decided (`gemm:12` or its name), or None
+    pack: list[str | None]  #: the pack or plugin of that rule, or None
+    #: False if the kernel is unknown: no rule matched, or only the catch-all of a map did
     known: list[bool]
 
     def __len__(self) -> int:
         return len(self.category)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table in the order asked; None where a rule says nothing or none matched."""
+        """Return the decisions as a table with a row for each kernel; unknown cells are None."""
         columns = {
             "kernel_category": self.category,
             "vendor": self.vendor,

@@ -1,4 +1,4 @@
-"""Writing the skeleton of a plugin: an installable distribution, with its test."""
+"""Writes the skeleton of a plugin: a distribution that can be installed, with a test."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
     """Write the skeleton of a plugin distribution below a folder.
 
     Args:
-        name: of the distribution.
-        parent: the folder.
+        name: the name of the distribution, and of its folder.
+        parent: the folder in which the new folder is created.
 
     Returns:
-        The files written.
+        The paths of the files.
 
     Raises:
-        UsageError: it cannot be called so.
-        OutputError: the folder is there already, or cannot be written.
+        UsageError: the name is invalid.
+        OutputError: the folder already exists, or cannot be written.
     """
     module = re.sub(r"[-.]", "_", name).lower()
     is_taken = keyword.iskeyword(module) or module == "tracelens_ext"

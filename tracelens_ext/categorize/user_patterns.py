@@ -1,4 +1,4 @@
-"""Regular expressions that users give."""
+"""Regular expressions that users give as options or arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ _FLAGS: Final = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
 
 
 class UserPattern:
-    """An expression of a user, who knows it as `what`; searches have the time limit of rules."""
+    """A regular expression of a user. Searches have the same time limit as those of rules.
+
+    Args:
+        given: the expression.
+        what: the name of the option or argument, for error messages.
+
+    Raises:
+        UsageError: the expression is invalid.
+    """
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:
         import regex
@@ -30,10 +38,10 @@ class UserPattern:
             ) from None
 
     def search(self, name: str) -> bool:
-        """Return whether the expression occurs in a name.
+        """Tell whether the expression occurs in a name.
 
         Raises:
-            UsageError: it takes too long.
+            UsageError: the search takes too long.
         """
         try:
             return self._pattern.search(name)
@@ -48,10 +56,10 @@ class UserPattern:
 
 
 def user_pattern(given: Expression | None, what: str) -> UserPattern | None:
-    """Return the expression ready to be searched for; None for None.
+    """Return an expression as a `UserPattern`; None for None.
 
     Raises:
-        UsageError: it is no regular expression.
+        UsageError: the expression is invalid.
     """
     if given is None or isinstance(given, UserPattern):
         return given
@@ -59,4 +67,4 @@ def user_pattern(given: Expression | None, what: str) -> UserPattern | None:
 
 
 Expression = Union[str, "re.Pattern[str]", UserPattern]
-"""An expression as users give it, or as an earlier call made it ready."""
+"""An expression of a user, or one that was already converted."""

@@ -1,1 +1,1 @@
-"""Comparing traces and finished reports."""
+"""Comparisons of traces and finished reports."""

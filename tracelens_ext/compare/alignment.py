@@ -230,7 +230,7 @@ def _predecessor_key(pairs: Sequence[_PairedPlaces]) -> _Key:
     pairs_of_side: dict[Side, list[int]] = {}
     for side in Side:
         first_start = [
-            min(leaf.work.first for leaf in pair.sides.of(side)) for pair in pairs
+            min(leaf.work.first_start for leaf in pair.sides.of(side)) for pair in pairs
         ]
         order = sorted(range(len(pairs)), key=lambda pair: (first_start[pair], pair))
         starts_of_side[side] = [first_start[pair] for pair in order]
@@ -240,7 +240,7 @@ def _predecessor_key(pairs: Sequence[_PairedPlaces]) -> _Key:
         place = leaf.place
         if place.path:
             return (place.path, place.backward, None)
-        earlier_pairs = bisect_left(starts_of_side[side], leaf.work.first)
+        earlier_pairs = bisect_left(starts_of_side[side], leaf.work.first_start)
         if not earlier_pairs:
             return (place.path, place.backward, -1)
         last_pair = pairs_of_side[side][earlier_pairs - 1]

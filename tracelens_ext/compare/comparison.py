@@ -61,9 +61,8 @@ class Comparison:
 
     measurements: Sequence[Measurement]  #: one for each trace, A first
     total: bool = False  #: True to compare whole traces even if they have iterations
-    history: bool = (
-        False  #: True to compare the last trace with the median of the others
-    )
+    #: True to compare the last trace with the median of the others
+    history: bool = False
     #: messages about parts that could not be computed
     failures: PartFailures = field(default_factory=PartFailures)
 

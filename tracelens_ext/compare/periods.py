@@ -56,9 +56,8 @@ class _KernelSequence:
     """The n kernels of one stream in the order of their starts, with m distinct names."""
 
     name: Int64Array  #: the code of each kernel's name, (n,)
-    mean_duration: (
-        Float64Array  #: the mean duration of the kernels of each name, ns, (m,)
-    )
+    #: the mean duration of the kernels of each name, ns, (m,)
+    mean_duration: Float64Array
 
     @property
     def name_count(self) -> int:

@@ -76,7 +76,7 @@ class PlaceWork:
     """The work that was launched directly at a place, not in operations nested in it."""
 
     calls: int  #: the number of calls of the operation in which GPU work was launched
-    first: int = 0  #: the start of the first GPU event, ns
+    first_start: int = 0  #: the start of the first GPU event, ns
     #: name → `KernelTime`; empty if only nested operations launched GPU work
     kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -160,7 +160,9 @@ def places(
         # Without an operation, every GPU event is a call of its own.
         if place.chain[0] in STAND_IN_OPERATIONS:
             calls = sum(kernel.events for kernel in work.kernels.values())
-        result[place] = PlaceWork(calls=calls, first=work.first, kernels=work.kernels)
+        result[place] = PlaceWork(
+            calls=calls, first_start=work.first_start, kernels=work.kernels
+        )
     return result
 
 
@@ -192,7 +194,7 @@ def _calls_of_places(
 class _OwnWork:
     """The GPU events that were launched directly at a place."""
 
-    first: int  #: the start of the first one, ns
+    first_start: int  #: the start of the first one, ns
     kernels: dict[str, KernelTime] = field(default_factory=dict)
 
 
@@ -210,12 +212,12 @@ def _kernels_of_places(
         {"start": gpu_events.start[chosen], "ns": gpu_events.duration[chosen]}
     )
     cells = events.groupby(keys).agg(
-        first=("start", "min"), ns=("ns", "sum"), count=("ns", "size")
+        first_start=("start", "min"), ns=("ns", "sum"), count=("ns", "size")
     )
     own_work: dict[tuple[int, int], _OwnWork] = {}
-    for (path, chain, name), first, ns, count in cells.itertuples(name=None):
-        work = own_work.setdefault((path, chain), _OwnWork(first))
-        work.first = min(work.first, first)
+    for (path, chain, name), first_start, ns, count in cells.itertuples(name=None):
+        work = own_work.setdefault((path, chain), _OwnWork(first_start))
+        work.first_start = min(work.first_start, first_start)
         work.kernels[names[name]] = KernelTime(ns, count)
     return own_work
 
@@ -311,10 +313,12 @@ def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
         code, labels = module_of_gpu(gpu_events, instances=False)
     else:
         code, labels = _ranges(gpu_events)
-    first, number = number_groups([code, is_backward])
+    first_event_of_path, number = number_groups([code, is_backward])
     paths = []
     for path, backward in zip(
-        code[first].tolist(), is_backward[first].tolist(), strict=True
+        code[first_event_of_path].tolist(),
+        is_backward[first_event_of_path].tolist(),
+        strict=True,
     ):
         text = "" if path == NONE else labels[path]
         paths.append(_PathKey(text, bool(backward)))

@@ -104,9 +104,8 @@ class CallSpan(StrEnum):
 class JobSettings:
     """Properties of the whole job."""
 
-    world_size: (
-        int | None
-    )  #: the number of ranks of the job; None if no trace records it
+    #: the number of ranks of the job; None if no trace records it
+    world_size: int | None
     failed_ranks: Sequence[int] = ()  #: ranks whose traces could not be read
     ranks_per_node: int | None = None  #: None to tell the nodes by the devices
     #: the stage of each rank of a pipeline; empty without one

@@ -63,9 +63,8 @@ class CallsOfGroup(NamedTuple):
     """The calls of a process group."""
 
     calls: pd.DataFrame  #: a row for each call, numbered by `call_in_group`
-    kernels: (
-        pd.DataFrame
-    )  #: a row for each kernel, with the `call_in_group` of its call
+    #: a row for each kernel, with the `call_in_group` of its call
+    kernels: pd.DataFrame
     #: for each rank, the first call that was launched after its last recorded one, if there is any
     stuck: pd.DataFrame
 
@@ -143,15 +142,17 @@ def _members(ranks_text: str, size: float, present: set[int]) -> list[int] | Non
     return None
 
 
-def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> CallsOfGroup:
+def unnamed_calls(
+    rows: pd.DataFrame, *, is_only_group: bool, rank_count: int
+) -> CallsOfGroup:
     """Return the calls of kernels whose process group is not known.
 
     They are matched by their order, but only if all ranks may form a single group.
 
     Args:
         rows: the rows of `rank_calls` of all ranks without a group.
-        one_group: True if all communication of the job may belong to one group.
-        ranks: the number of ranks of the job.
+        is_only_group: True if all communication of the job may belong to one group.
+        rank_count: the number of ranks of the job.
     """
     recorded = rows[rows["recorded"]].reset_index(drop=True)
     matched = with_matching_columns(recorded, None)
@@ -163,8 +164,9 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> CallsOf
         signature=0,
         kind_number=pd.factorize(matched["kernel_name"])[0],
     )
-    if one_group and ranks > 1 and matched["rank"].nunique() == ranks:
-        order = numbered_by_order(matched, needed_ranks=ranks)
+    has_all_ranks = matched["rank"].nunique() == rank_count
+    if is_only_group and rank_count > 1 and has_all_ranks:
+        order = numbered_by_order(matched, needed_ranks=rank_count)
         matched["call_in_group"] = np.where(order.is_alike, order.number, NONE)
     members = sorted(rows["rank"].unique().tolist())
     calls, kernels = _calls_of_kernels(

@@ -90,7 +90,9 @@ class _GroupTask:
         rows = rows.drop_duplicates(["rank", "launch", "start", "dur", "kernel_name"])
         if self.key:
             return calls_of_group(rows)
-        return unnamed_calls(rows, one_group=self.is_only_group, ranks=self.rank_count)
+        return unnamed_calls(
+            rows, is_only_group=self.is_only_group, rank_count=self.rank_count
+        )
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colors import ONE_COLOR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import (
-    Figure,
+from tracelens_ext.report.html_figures import Figure, spec_of, trace
+from tracelens_ext.report.html_texts import (
     bytes_text,
     duration_text,
     elided,
     plotly_text,
-    spec_of,
-    trace,
 )
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart

@@ -63,7 +63,7 @@ class TraceJob:
     """The job of analyzing one trace."""
 
     source: FleetInput  #: the trace
-    place: int  #: the index of the trace among all traces, sorted by name
+    index: int  #: the index of the trace among all traces, sorted by name
     store: ResultStore  #: the folder to which the parts are written
     options: JobOptions  #: how the trace is analyzed
     key: str  #: `options.key`, computed by the process that starts the fleet
@@ -215,7 +215,7 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
     hints = rank_hints(metadata=trace.metadata, url=source.url, devices=devices)
     # A worker does not know the other traces. If the rank depends on them, `renumber_ranks`
     # corrects it later.
-    ranks = assign_ranks([hints], first_place=job.place)[0]
+    ranks = assign_ranks([hints], lowest_rank=job.index)[0]
     tables = trace_tables(
         analyzer=analyzer,
         name=source.name,

@@ -36,9 +36,8 @@ class MatchedBy(StrEnum):
 
     SEQ = "seq"  #: by the sequence number that PyTorch records
     ORDER = "order"  #: by their order within an iteration in which all ranks make the same calls
-    ALIGNMENT = (
-        "alignment"  #: by their ends, in an iteration in which the ranks' calls differ
-    )
+    #: by their ends, in an iteration in which the ranks' calls differ
+    ALIGNMENT = "alignment"
     UNNAMED = "unnamed"  #: by order, because the process group is not recorded
 
 
@@ -139,9 +138,8 @@ def number_calls(rows: pd.DataFrame) -> None:
 class OrderNumbering(NamedTuple):
     """The calls of kernels, numbered by iteration and by position in the iteration."""
 
-    number: (
-        Int64Array  #: kernels with equal iteration and position share a number, (k,)
-    )
+    #: kernels with equal iteration and position share a number, (k,)
+    number: Int64Array
     is_alike: BoolArray  #: True if all ranks make the same calls in the kernel's iteration, (k,)
 
 

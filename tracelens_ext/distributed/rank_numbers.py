@@ -30,9 +30,8 @@ class RankSource(StrEnum):
 
     METADATA = "metadata"  #: the trace records its rank
     NAME = "name"  #: the name of the file contains the rank
-    ORDER = (
-        "order"  #: the rank is the next free number, in the order of the traces' names
-    )
+    #: the rank is the next free number, in the order of the traces' names
+    ORDER = "order"
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def rank_hints(
 
 
 def assign_ranks(
-    traces: Sequence[RankHints], *, first_place: int = 0, reserved: Collection[int] = ()
+    traces: Sequence[RankHints], *, lowest_rank: int = 0, reserved: Collection[int] = ()
 ) -> list[TraceRanks]:
     """Assign a rank to every trace, or to every GPU of a trace whose GPUs count as ranks.
 
@@ -109,7 +108,7 @@ def assign_ranks(
 
     Args:
         traces: the hints of each trace, in the order in which free numbers are assigned.
-        first_place: the lowest number that may be assigned.
+        lowest_rank: the lowest number that may be assigned.
         reserved: further numbers that must not be assigned.
     """
     used_numbers = set(reserved)
@@ -117,7 +116,7 @@ def assign_ranks(
         if hints.known_rank is not None:
             used_numbers.add(hints.known_rank)
     ranks_of_traces = []
-    next_number = first_place
+    next_number = lowest_rank
     for hints in traces:
         if hints.known_rank is not None:
             known = TraceRanks(

@@ -86,9 +86,8 @@ class FleetRun:
     markers: Markers  #: stem → marker that an earlier run wrote
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
-    stage_names: StageNames | None = (
-        None  #: the stages of a pipeline; None to find them
-    )
+    #: the stages of a pipeline; None to find them
+    stage_names: StageNames | None = None
     #: stem → job of this run that is done or has failed
     finished: dict[str, FinishedJob] = field(default_factory=dict)
 

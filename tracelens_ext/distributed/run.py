@@ -208,10 +208,10 @@ def _plan(
     markers = store.markers()
     merged_stems = {stem for stem, about in markers.items() if MERGED_RANKS in about}
     jobs: list[TraceJob] = []
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         job = TraceJob(
             source=source,
-            place=place,
+            index=index,
             store=store,
             options=options,
             key=key,

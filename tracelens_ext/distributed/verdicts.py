@@ -38,23 +38,19 @@ _HANG_FACTOR = 10.0
 class VerdictKind(StrEnum):
     """The problems that verdicts are about."""
 
-    SLOW_RANK = (
-        "slow_rank"  #: others wait for the rank, which works longer in most iterations
-    )
-    MOVING_STRAGGLER = (
-        "moving_straggler"  #: others wait for the rank in a single iteration
-    )
-    SLOW_LINK = (
-        "slow_link"  #: transfers between some ranks take longer than between others
-    )
+    #: others wait for the rank, which works longer in most iterations
+    SLOW_RANK = "slow_rank"
+    #: others wait for the rank in a single iteration
+    MOVING_STRAGGLER = "moving_straggler"
+    #: transfers between some ranks take longer than between others
+    SLOW_LINK = "slow_link"
     MISSING_RANK = "missing_rank"  #: there is no trace or dump of the rank
     LATE_START = "late_start"  #: the recording of the rank begins in a later iteration
     MISMATCH = "mismatch"  #: the rank does not make a call as the others do
     HANG = "hang"  #: others wait for a call that the rank never entered
     LOST_CALL = "lost_call"  #: a call of the rank is missing in its trace
-    UNEVEN_STAGE = (
-        "uneven_stage"  #: a pipeline stage computes longer or shorter than the others
-    )
+    #: a pipeline stage computes longer or shorter than the others
+    UNEVEN_STAGE = "uneven_stage"
     SLOW_TRANSFER = "slow_transfer"  #: transfers between pipeline stages are slow
     TOO_FEW_MICRO_BATCHES = "too_few_micro_batches"  #: the pipeline's bubble is large
 
@@ -93,9 +89,8 @@ class JobData:
     iterations: pd.DataFrame
     #: rank → its place; only ranks with equal places do the same work and are compared
     place_of_rank: Mapping[int, object]
-    world_size: (
-        int | None
-    )  #: the number of ranks of the job; None if no trace records it
+    #: the number of ranks of the job; None if no trace records it
+    world_size: int | None
     failed_ranks: Sequence[int] = ()  #: ranks whose traces could not be read
     verdicts: list[Verdict] = field(default_factory=list)
 

@@ -53,9 +53,8 @@ ROOT_CAUSE_KEYS = ["cause", "rank", "process_group", "iteration"]
 class RootCauses(NamedTuple):
     """The root causes of waits."""
 
-    kernels: (
-        pd.DataFrame
-    )  #: the kernels with `cause`, `caused_by_call` and `caused_by_rank`
+    #: the kernels with `cause`, `caused_by_call` and `caused_by_rank`
+    kernels: pd.DataFrame
     table: pd.DataFrame  #: the table `wait_root_causes`
 
 
@@ -344,9 +343,8 @@ class _ExplainedWaits(NamedTuple):
 
     waiting: Int64Array  #: rows of the kernels that wait, (w,)
     late: Int64Array  #: rows of the kernels of the same calls on the late ranks, (w,)
-    shared: (
-        Int64Array  #: rows of the late ranks' kernels of the last shared calls, (w,)
-    )
+    #: rows of the late ranks' kernels of the last shared calls, (w,)
+    shared: Int64Array
     #: the share of the wait that each of `OWN_ACTIVITIES`, transfers and waits explain, (w, a + 2)
     share: Float64Array
 

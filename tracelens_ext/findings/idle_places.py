@@ -1,7 +1,7 @@
-"""Where idle time is, if the launching thread was in no operation: what else the trace shows of it.
+"""Further places of idle time, for idle time in which the launching thread was in no operation.
 
-That is the part of the training step, the file of the Python frames, the thread that drives the
-launching threads of JAX, and the GPU work that the gap ends with.
+These are the parts of the training step, the files of Python frames, the compiled functions that
+the main thread of JAX calls, and the GPU work that ends the gaps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracelens_ext.findings.summary import LARGEST_SHARE
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.intervals import covered
 
-#: What the CPU does in a training step, in words.
+#: The parts of a training step in words.
 _PARTS_OF_STEP: Final = {
     Activity.DATA_LOADING: "data loading",
     Activity.OPTIMIZER: "the optimizer",
@@ -41,7 +41,7 @@ _BUILT_IN: Final = ("$builtins ", "$<unknown> ", "$<frozen ", "<built-in")
 
 
 def idle_places(inspection: Inspection, claim: Claim) -> dict[str, Sequence[Place]]:
-    """Return further places of idle time, by kind of place; only those that are known."""
+    """Return further places of the idle time of a claim by kind, without kinds with no place."""
     kind = program_of(inspection.work.trace).kind
     idle = claim.intervals.chosen(claim.intervals.gap != NONE)
     places: dict[str, Sequence[Place]] = {}
@@ -59,7 +59,7 @@ def idle_places(inspection: Inspection, claim: Claim) -> dict[str, Sequence[Plac
 def _parts_of_step(
     inspection: Inspection, claim: Claim, idle: Intervals
 ) -> list[Place]:
-    """Return the parts of a training step during which idle time is."""
+    """Return the parts of the training step in which the idle time is."""
     trace = inspection.work.trace
     has_thread = idle.thread != NONE
     known = idle.chosen(has_thread)
@@ -74,7 +74,8 @@ def _compiled_calls(
 ) -> list[Place]:
     """Return the compiled functions of JAX that the program calls during idle time.
 
-    Threads of the runtime launch their work, so that these threads tell nothing of the program.
+    Threads of the runtime launch the work of these functions, so the launching threads do not tell
+    what the program does.
     """
     times = time_in_compiled_calls(inspection, idle.start, idle.end)
     places = _places(times, idle.gap, len(claim.devices))
@@ -105,7 +106,7 @@ def _frames_of_main_thread(
 def time_in_compiled_calls(
     inspection: Inspection, start: Int64Array, end: Int64Array
 ) -> dict[str, Int64Array]:
-    """Return for how long of some times each compiled function of JAX is called, ns, (n,)."""
+    """Return how long each compiled function of JAX runs in each of n intervals, ns, (n,)."""
     trace = inspection.work.trace
     rows = inspection.host_rows(
         _COMPILED_CALL, EventKind.CPU_OP, EventKind.USER_ANNOTATION
@@ -122,7 +123,13 @@ def time_in_compiled_calls(
 def _places(
     times: Mapping[str, Int64Array], gap: IntArray, devices: int
 ) -> list[Place]:
-    """Return places by their name, and how much of each interval is in them, ns."""
+    """Return places, the largest first.
+
+    Args:
+        times: the time of each interval in each place, ns, by the name of the place.
+        gap: the gap of each interval.
+        devices: the number of devices.
+    """
     places = []
     for name, ns in times.items():
         total_ms = float(ns.sum()) / devices / NS_PER_MS
@@ -134,7 +141,7 @@ def _places(
 
 
 def _next_work(inspection: Inspection, claim: Claim, idle: Intervals) -> list[Place]:
-    """Return the GPU work that ends the gaps, `before gemm`."""
+    """Return the GPU work that ends the gaps as places: `before gemm`."""
     work = inspection.work
     length = idle.end - idle.start
     _, first_of_gap, number = np.unique(

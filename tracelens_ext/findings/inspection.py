@@ -370,7 +370,7 @@ class Inspection:
         if claim is not None:
             saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
-            low_ms, assumed_high_ms = self._range_ms(claim, text, low_ms)
+            low_ms, assumed_high_ms = _range_ms(claim, text, low_ms)
             if high_ms is None:
                 high_ms = assumed_high_ms
         chosen_texts = _ChosenTexts(self, text, variant, texts)
@@ -453,21 +453,6 @@ class Inspection:
             values=values,
         )
 
-    def _range_ms(
-        self, claim: Claim, text: FindingText, low_ms: float | None
-    ) -> tuple[float | None, float | None]:
-        """Return the least and the most that a fix saves, ms; None for the attributed time.
-
-        No more goes than the GPU events take.
-        """
-        if low_ms is None and text.least_share < 1:
-            low_ms = text.least_share * claim.attributed_ms
-        if text.most_share <= 1:
-            return low_ms, None
-        time_ms = self.wall.mean_ms(self.work.duration[claim.events])
-        most_ms = min(text.most_share * claim.attributed_ms, time_ms)
-        return low_ms, max(most_ms, claim.attributed_ms)
-
     def size_of(self, claim: Claim) -> dict[str, float | None]:
         """Return the number of GPU events in a claim, and their whole duration."""
         duration = self.work.duration[claim.events]
@@ -475,6 +460,19 @@ class Inspection:
             "events": len(claim.events),
             "time_ms": self.wall.mean_ms(duration),
         }
+
+
+def _range_ms(
+    claim: Claim, text: FindingText, low_ms: float | None
+) -> tuple[float | None, float | None]:
+    """Return the least and the most that a fix saves, ms; None for the attributed time."""
+    attributed_ms = claim.attributed_ms
+    high_ms = None
+    if low_ms is None and text.least_share < 1:
+        low_ms = text.least_share * attributed_ms
+    if text.most_share > 1:
+        high_ms = text.most_share * attributed_ms
+    return low_ms, high_ms
 
 
 class _ChosenTexts:

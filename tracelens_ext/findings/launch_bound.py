@@ -1,9 +1,9 @@
-"""Why a program launches too slowly: what of it the trace shows, for the advice.
+"""Finds the reason why a program launches work too slowly, for the advice.
 
-A launch takes the CPU the same time whatever the GPU makes of it. What helps depends on the
-program: a fused optimizer where the optimizer has most of the time, a compiler where most launches
-are of element-wise operations, larger batches where batches are small. Waits for the GPU and sizes
-that change from iteration to iteration stand in the way of CUDA graphs. A program that waits after
+A launch takes the CPU the same time, no matter how much work the GPU gets. What helps depends on
+the program: a fused optimizer if the optimizer takes most of the time, a compiler if most launches
+are of element-wise operations, larger batches if batches are small. Waits for the GPU, and sizes
+that change from iteration to iteration, make CUDA graphs impossible. A program that waits after
 every few launches cannot launch ahead, however fast it is.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,10 @@ from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-#: A part of the time, or of the launches, that decides what to do first.
+#: An optimizer with at least this share of the time comes first.
 _LARGE_SHARE: Final = 1 / 3
 _MOST: Final = 0.5
-#: What a compiler fuses.
+#: Categories of kernels that a compiler fuses.
 _FUSED_BY_COMPILERS: Final = (
     "Memory Ops",
     "Normalization",
@@ -50,31 +50,33 @@ _FUSED_BY_COMPILERS: Final = (
     "RNG & Dropout",
     "Positional Encoding",
 )
-#: One wait at the end of an iteration, to read the loss, does not stand in the way of graphs.
+#: Fewer waits in an iteration do not matter: a wait at the end, to read the loss, allows graphs.
 _MANY_WAITS: Final = 3
 _READS_VALUES: Final = re.compile(
     r"aten::(?:item|_local_scalar_dense|is_nonzero|nonzero|masked_select|_?unique)"
 )
-#: So many reductions in each iteration, nearly all in the backward pass, are of single gradients.
+#: Gradients are reduced one by one if an iteration has at least this many reductions, and at least
+#: this share of them is in the backward pass.
 _MANY_REDUCTIONS: Final = 50
 _NEARLY_ALL: Final = 0.8
 _ALL_REDUCE: Final = re.compile(r"all_?reduce", re.IGNORECASE)
-#: So many waits at least, and at most so many launches for each of them.
+#: A program works in rounds if it waits at least this often, with at most this many launches for
+#: each wait.
 _FEWEST_ROUNDS: Final = 50
 _FEW_LAUNCHES: Final = 20
-#: Iterations differ in their sizes if so much of their launches does.
+#: Sizes change if at least this share of the launches differs from one iteration to the next.
 _CHANGING_SHARE: Final = 0.1
-#: Batches up to this keep a GPU busy for a short time per launch.
+#: Batches of at most this size are small: each launch keeps the GPU busy only for a short time.
 _SMALL_BATCH: Final = 8
 
 
 @dataclass(frozen=True)
 class LaunchBound:
-    """Why launches are too slow.
+    """The reason why launches are too slow.
 
     Attributes:
-        variant: of the text of the finding; empty if nothing special is seen.
-        values: what stands for names in braces in its advice.
+        variant: the variant of the finding's text; empty if the trace shows no special reason.
+        values: values for the names in braces in the advice.
     """
 
     variant: str = ""
@@ -84,34 +86,36 @@ class LaunchBound:
 def launch_bound(
     inspection: Inspection, claim: Claim, parts_of_step: Sequence[Place]
 ) -> LaunchBound:
-    """Return why launches are too slow, as far as the trace shows it.
+    """Return the reason why launches are too slow, as far as the trace shows it.
 
     Args:
-        inspection: of the trace.
-        claim: idle time in which the GPU waits for launches.
-        parts_of_step: the parts of the training step that have it, by name.
+        inspection: the inspection of the trace.
+        claim: the idle time in which the GPU waits for launches.
+        parts_of_step: the parts of the training step that contain this time.
     """
     facts = inspection.facts
     if facts.shows(Fact.GPU_GRAPHS) or not facts.shows(Fact.SHORT_LAUNCHES):
         return LaunchBound()
-    graphs = "HIP graphs" if facts.shows(Fact.AMD) else "CUDA graphs"
+    graphs = "CUDA graphs"
+    if facts.shows(Fact.AMD):
+        graphs = "HIP graphs"
     kind = program_of(inspection.work.trace).kind
-    looks: tuple[_Look, ...] = ()
+    tests: tuple[_Test, ...] = ()
     if kind in PYTORCH_JOBS:
-        looks = _LOOKS_AT_PYTORCH
+        tests = _TESTS_OF_PYTORCH
     elif kind == "native":
-        looks = (_rounds,)
-    for look in looks:
-        found = look(inspection, claim, parts_of_step)
-        if found is not None:
-            return LaunchBound(found.variant, {**found.values, "graphs": graphs})
+        tests = (_rounds,)
+    for test in tests:
+        reason = test(inspection, claim, parts_of_step)
+        if reason is not None:
+            return LaunchBound(reason.variant, {**reason.values, "graphs": graphs})
     return LaunchBound()
 
 
 def _optimizer(
     inspection: Inspection, claim: Claim, parts_of_step: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which the optimizer has much of the time, and is not fused."""
+    """Return the reason if the optimizer takes much of the time and is not fused, else None."""
     if inspection.facts.shows(Fact.FUSED_OPTIMIZER):
         return None
     for part in parts_of_step:
@@ -131,23 +135,26 @@ def _optimizer(
 def _changing_sizes(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which sizes of tensors change from iteration to iteration."""
+    """Return the reason if sizes of tensors change from iteration to iteration, else None."""
     if "shapes" in inspection.missing or not inspection.roofline.has_shapes:
         return None
     iterations = find_iterations(inspection.work.tree)
     whole = np.flatnonzero(iterations.whole)
     if len(whole) < 2:
         return None
+    # Count the GPU events of each operation (with its sizes) in each whole iteration.
     group = inspection.roofline.groups.of_gpu.astype(np.int64)
-    groups = int(group.max(initial=0)) + 1
-    counts = []
+    group_count = int(group.max(initial=0)) + 1
+    counts_of_iterations = []
     for iteration in whole.tolist():
         is_launched = (iterations.of_gpu == iteration) & (group != NONE)
-        counts.append(np.bincount(group[is_launched], minlength=groups))
-    launches = np.array(counts, dtype=np.float64)
+        counts = np.bincount(group[is_launched], minlength=group_count)
+        counts_of_iterations.append(counts)
+    launches = np.array(counts_of_iterations, dtype=np.float64)
+    # Compare each iteration with the one before.
     differing = np.abs(np.diff(launches, axis=0)).sum(axis=1)
-    both = (launches[1:] + launches[:-1]).sum(axis=1)
-    share = float(np.median(differing / np.maximum(both, 1)))
+    total = (launches[1:] + launches[:-1]).sum(axis=1)
+    share = float(np.median(differing / np.maximum(total, 1)))
     if share < _CHANGING_SHARE:
         return None
     return LaunchBound("sizes", {"changing_percent": 100 * share})
@@ -156,7 +163,7 @@ def _changing_sizes(
 def _waits(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which operations read values of the GPU several times per iteration."""
+    """Return the reason if operations read values from the GPU several times per iteration."""
     work = inspection.work
     trace = work.trace
     tree = work.tree
@@ -164,46 +171,47 @@ def _waits(
     iterations, _, _ = named_iterations(tree, None)
     if not len(iterations) or not len(calls):
         return None
-    begun = np.sort(trace.ts[calls])
-    begun_before_end = np.searchsorted(begun, iterations.end)
-    begun_before_start = np.searchsorted(begun, iterations.start)
-    share_within = (begun_before_end - begun_before_start).sum() / len(calls)
-    above = nearest_marked(tree.parent_position, tree.is_operation)
-    position = above[tree.position[calls]]
+    start = np.sort(trace.ts[calls])
+    count_before_end = np.searchsorted(start, iterations.end)
+    count_before_start = np.searchsorted(start, iterations.start)
+    calls_in_iterations = (count_before_end - count_before_start).sum()
+    share_in_iterations = calls_in_iterations / len(calls)
+    operation_above = nearest_marked(tree.parent_position, tree.is_operation)
+    position = operation_above[tree.position[calls]]
     operation = tree.rows[position[position != ROOT]]
     names = trace.name[operation]
     names = names[trace.named(names, _READS_VALUES.match)]
-    per_iteration = share_within * len(names) / len(iterations)
+    per_iteration = share_in_iterations * len(names) / len(iterations)
     if per_iteration < _MANY_WAITS:
         return None
-    commonest = int(np.bincount(names).argmax())
-    values = {"waits": per_iteration, "waiting_operation": trace.names[commonest]}
+    most_common = int(np.bincount(names).argmax())
+    values = {"waits": per_iteration, "waiting_operation": trace.names[most_common]}
     return LaunchBound("waits", values)
 
 
 def _rounds(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which a program waits for the GPU after every few launches."""
+    """Return the reason if a program waits for the GPU after every few launches, else None."""
     trace = inspection.work.trace
     waits = blocking_calls(inspection.work)
     launches = find_launches(inspection.work)
     count = int((launches.is_kernel | launches.is_graph).sum())
     if len(waits) < _FEWEST_ROUNDS or count > _FEW_LAUNCHES * len(waits):
         return None
-    commonest = int(np.bincount(trace.name[waits]).argmax())
+    most_common = int(np.bincount(trace.name[waits]).argmax())
     launches_per_wait = round(count / len(waits))
     how_often = f"after every {launches_per_wait} launches"
     if launches_per_wait < 2:
         how_often = "after each launch"
-    values = {"how_often": how_often, "waiting_call": trace.names[commonest]}
+    values = {"how_often": how_often, "waiting_call": trace.names[most_common]}
     return LaunchBound("rounds", values)
 
 
 def _single_gradients(
     inspection: Inspection, claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which gradients of single parameters are reduced over the ranks."""
+    """Return the reason if gradients are reduced one by one over the ranks, else None."""
     work = inspection.work
     trace = work.trace
     iterations, _, _ = named_iterations(work.tree, None)
@@ -229,7 +237,7 @@ def _single_gradients(
 def _small_batches(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which the convolutions or products of the program have small batches."""
+    """Return the reason if convolutions and embeddings of the program have small batches."""
     batch = _largest_batch(inspection)
     if batch is None or batch > _SMALL_BATCH:
         return None
@@ -243,7 +251,7 @@ def _batches_in_words(batch: int) -> str:
 
 
 def _largest_batch(inspection: Inspection) -> int | None:
-    """Return the largest number of images or sequences that convolutions or embeddings get."""
+    """Return the largest batch of a convolution or an embedding; None if none was recorded."""
     trace = inspection.work.trace
     largest = None
     for name, argument, dimensions in _BATCHED:
@@ -256,18 +264,24 @@ def _largest_batch(inspection: Inspection) -> int | None:
     return largest
 
 
-#: Operations whose input has one item of the batch at each first index: which argument that is, and
-#: how many dimensions it has then.
+class _Batched(NamedTuple):
+    """An operation whose input may have the batch as its first dimension."""
+
+    name: str
+    argument: int  #: the position of the input
+    dimensions: tuple[int, ...]  #: the numbers of dimensions of an input with a batch
+
+
 _BATCHED: Final = (
-    ("aten::conv2d", 0, (4,)),
-    ("aten::convolution", 0, (4, 5)),
-    ("aten::conv1d", 0, (3,)),
-    ("aten::embedding", 1, (2,)),
+    _Batched("aten::conv2d", argument=0, dimensions=(4,)),
+    _Batched("aten::convolution", argument=0, dimensions=(4, 5)),
+    _Batched("aten::conv1d", argument=0, dimensions=(3,)),
+    _Batched("aten::embedding", argument=1, dimensions=(2,)),
 )
 
 
 def _dimensions(text: str) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the tensors among the arguments of an operation."""
+    """Return the sizes of each argument of an operation; empty for arguments without tensors."""
     value = parsed(text).value
     if not isinstance(value, tuple):
         return ()
@@ -283,7 +297,7 @@ def _dimensions(text: str) -> tuple[tuple[int, ...], ...]:
 def _fusible(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
-    """Return the case in which most launches are of operations that a compiler fuses."""
+    """Return the reason if most kernels are of operations that a compiler fuses, else None."""
     work = inspection.work
     categories = work.builtin_categories
     is_counted = work.is_kernel & ~work.is_communication
@@ -299,9 +313,10 @@ def _fusible(
     return LaunchBound("fusible", {"fusible_percent": 100 * share})
 
 
-_Look = Callable[[Inspection, Claim, Sequence[Place]], LaunchBound | None]
-#: What to look at in programs of PyTorch, what helps most first.
-_LOOKS_AT_PYTORCH: Final[tuple[_Look, ...]] = (
+#: Tests whether a reason applies.
+_Test = Callable[[Inspection, Claim, Sequence[Place]], LaunchBound | None]
+#: The tests for PyTorch programs; the reason whose remedy helps most comes first.
+_TESTS_OF_PYTORCH: Final[tuple[_Test, ...]] = (
     _optimizer,
     _single_gradients,
     _changing_sizes,

@@ -148,7 +148,8 @@ class FindingText:
         informs_only: True if the finding attributes no time.
         least_share: the least share of the attributed time that the fix saves, if the saving rests
             on an assumed speed or depends on the code. A detector may give the least saving itself.
-        most_share: the share that the fix may save if the assumed speed is too low.
+        most_share: the share that the fix may save if the assumed speed is too low, or if the gaps
+            between launches go with them.
     """
 
     title: str = ""

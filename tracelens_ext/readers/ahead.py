@@ -1,8 +1,9 @@
-"""Streams: gzip unpacked, and threads that read ahead.
+"""Unpacks gzip streams, and reads streams ahead in a thread.
 
-`gzip.GzipFile` loses what it has unpacked when it meets the end of a stream that is cut off. Here
-those bytes are returned first, and the next call raises the error, so that what is read does not
-depend on how much is asked for at once. Format: RFC 1952.
+`gzip.GzipFile` loses bytes that it has already unpacked when a stream turns out to be cut off.
+`Gunzip` returns these bytes first and raises the error at the next call, so the bytes that are read
+do not depend on the sizes that are requested.
+Format: RFC 1952.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-#: Bytes of text from which on threads are worth their start.
+#: Text with fewer bytes is read faster without threads.
 WORTHWHILE_BYTES = 16 * 10**6
-#: How many times larger than the file the text of a gzipped trace is taken to be.
-_TIMES_UNPACKED = 10
+#: Assumed size of the text of a gzipped trace, as a multiple of the size of the file.
+_TYPICAL_EXPANSION = 10
 _PIECE_BYTES = 1 << 20
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
-    """Return about how many bytes of text a file of `size` bytes holds."""
+    """Return the approximate number of bytes of text in a file of `size` bytes."""
     if compressed:
-        return size * _TIMES_UNPACKED
+        return size * _TYPICAL_EXPANSION
     return size
 
 
 class ReadAhead:
-    """A stream of which a thread, and nobody else, reads the next piece, until `close`."""
+    """A stream whose next piece is always read ahead by a thread.
+
+    Nobody else may read the stream until `close` was called.
+    """
 
     def __init__(self, stream: Gunzip | io.BytesIO) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -45,33 +49,40 @@ class ReadAhead:
         self._piece = b""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes; none at the end. What the stream raises is raised here."""
+        """Return up to `size` bytes; none at the end. Errors of the stream are raised here."""
         if not self._piece:
             self._piece = self._next.result()
             if self._piece:
                 self._next = self._thread.submit(self._read, _PIECE_BYTES)
-        given = self._piece[:size]
+        data = self._piece[:size]
         self._piece = self._piece[size:]
-        return given
+        return data
 
     def close(self) -> None:
-        """Have the thread end."""
+        """End the thread."""
         self._thread.shutdown()
 
 
 GZIP = b"\x1f\x8b"
-#: What the standard library raises if a stream is damaged.
+#: Errors that the standard library raises for a damaged stream.
 DAMAGE: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error)
 _INPUT_BYTES = 1 << 17
-#: Unpacked at a time, so that what comes before damage does not depend on how much is asked for.
+#: Bytes that are unpacked at once, whatever size is requested. Thus the bytes that are returned
+#: before damage are always the same.
 _UNPACKED_BYTES = 1 << 18
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
 class Gunzip:
-    """The text of a gzip stream; `thorough` up to the very byte that is damaged, which is slower.
+    """The unpacked bytes of a gzip stream.
 
-    `read` raises `errors` if it is damaged, `EOFError` if it is cut off.
+    Args:
+        file: the gzipped file.
+        thorough: True to return all bytes up to the very byte that is damaged, which is slower.
+
+    Attributes:
+        errors: the errors that `read` raises for a damaged stream. For a stream that is cut off, it
+            raises EOFError.
     """
 
     def __init__(self, file: io.BufferedReader, *, thorough: bool = False) -> None:
@@ -79,43 +90,50 @@ class Gunzip:
         self._thorough = thorough
         self._zlib: Any = zlib
         if not thorough:
-            with contextlib.suppress(ImportError):  # unpacks twice as fast as zlib
+            with contextlib.suppress(
+                ImportError
+            ):  # this library is twice as fast as zlib
                 self._zlib = importlib.import_module("isal.isal_zlib")
         self.errors = tuple(set(DAMAGE) | {self._zlib.error})
         self._member: Any = None
         self._input = b""
-        self._rest = b""
+        self._unread = b""
         self._error: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes; fewer only at the end or before damage."""
-        pieces = [self._rest]
-        held = len(self._rest)
-        while held < size and self._error is None:
+        pieces = [self._unread]
+        total = len(self._unread)
+        while total < size and self._error is None:
             try:
-                piece = self._piece()
+                piece = self._next_piece()
             except (EOFError,) + self.errors as error:
                 self._error = error
                 break
             if not piece:
                 break
             pieces.append(piece)
-            held += len(piece)
-        if not held and self._error is not None:
+            total += len(piece)
+        if not total and self._error is not None:
             raise self._error
         data = b"".join(pieces)
-        self._rest = data[size:]
+        self._unread = data[size:]
         return data[:size]
 
-    def _piece(self) -> bytes:
-        """Return the next bytes; none at the end."""
+    def _next_piece(self) -> bytes:
+        """Return the next unpacked bytes; none at the end.
+
+        A gzip stream consists of members, each of which is compressed by itself.
+        """
         while self._member is not None or self._begin_member():
-            at_end = not self._input and not self._fill()
-            before = self._member.copy() if self._thorough else None
+            at_end = not self._input and not self._read_input()
+            state_before = self._member.copy() if self._thorough else None
             try:
                 piece: bytes = self._member.decompress(self._input, _UNPACKED_BYTES)
             except self._zlib.error as error:
-                piece = b"" if before is None else _before_damage(before, self._input)
+                if state_before is None:
+                    raise
+                piece = _bytes_before_damage(state_before, self._input)
                 if not piece:
                     raise
                 self._error = error
@@ -130,9 +148,12 @@ class Gunzip:
         return b""
 
     def _begin_member(self) -> bool:
-        """Return True if another member begins here. Zeros between members are padding."""
+        """Begin the next member, and return True; return False at the end of the file.
+
+        Zeros between members are padding.
+        """
         self._input = self._input.lstrip(b"\0")
-        while len(self._input) < len(GZIP) and self._fill():
+        while len(self._input) < len(GZIP) and self._read_input():
             self._input = self._input.lstrip(b"\0")
         if not self._input:
             return False
@@ -141,17 +162,20 @@ class Gunzip:
         self._member = self._zlib.decompressobj(wbits=_GZIP_BITS)
         return True
 
-    def _fill(self) -> bool:
-        """Read more of the file; False at its end."""
+    def _read_input(self) -> bool:
+        """Read more of the gzipped file; return False at its end."""
         more = self._file.read(_INPUT_BYTES)
         self._input += more
         return bool(more)
 
 
-def _before_damage(member: Any, data: bytes) -> bytes:  # noqa: ANN401  # of a private class
-    """Return what a member's data gives, fed byte by byte, before it is damaged."""
-    text = bytearray()
+def _bytes_before_damage(member: Any, data: bytes) -> bytes:  # noqa: ANN401  # of a private class
+    """Return the bytes that a member's data unpacks to before the damage.
+
+    The data is passed on byte by byte, so that the error comes only after the last good byte.
+    """
+    unpacked = bytearray()
     with contextlib.suppress(zlib.error):
-        for place in range(len(data)):
-            text += member.decompress(data[place : place + 1])
-    return bytes(text)
+        for position in range(len(data)):
+            unpacked += member.decompress(data[position : position + 1])
+    return bytes(unpacked)

@@ -1,12 +1,12 @@
-"""Python frames of traces whose operations carry their call stack instead.
+"""Makes Python frames for traces whose operations have a call stack as an argument.
 
-PyTorch before 1.12 recorded no frames; with `with_stack=True` each operation has an argument
-`Call stack`, the innermost frame first:
+PyTorch before 1.12 did not record frames. With `with_stack=True`, each operation has an argument
+`Call stack`, with the innermost frame first:
 
     dataloader.py(518): __next__;train.py(42): <module>
 
-A frame goes on as long as the operations of its thread, one after the other, have it in their
-stacks, so that it also covers the time between them.
+A frame lasts as long as successive operations of its thread have it in their stacks. It therefore
+also covers the time between these operations.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ _CATEGORY: Final = "python_function"
 
 
 class _Frames(NamedTuple):
-    """Frames that were made of stacks, f of them."""
+    """The f frames that are made of stacks."""
 
-    name: Int64Array  #: an index into the frames' names, (f,)
-    start: Int64Array  #: ns since the trace's first event, (f,)
-    end: Int64Array  #: likewise, (f,)
-    thread: Int64Array  #: an index into the trace's threads, (f,)
+    name: Int64Array  #: index of a name, (f,)
+    start: Int64Array  #: ns since the first event of the trace, (f,)
+    end: Int64Array  #: ns since the first event of the trace, (f,)
+    thread: Int64Array  #: index of a thread of the trace, (f,)
 
 
 def with_frames_of_call_stacks(trace: Trace) -> Trace:
-    """Return a trace with the frames of its call stacks, if no frames were recorded."""
+    """Return a trace to which the frames of its call stacks are added.
+
+    A trace with recorded frames, or without call stacks, is returned as it is.
+    """
     column = trace.arg(CALL_STACK)
     if not len(column.rows) or trace.count_of(EventKind.PYTHON_FUNCTION):
         return trace
@@ -47,13 +50,17 @@ def with_frames_of_call_stacks(trace: Trace) -> Trace:
     code = code[has_stack]
     if not len(rows):
         return trace
-    order = np.lexsort((-trace.dur[rows], trace.ts[rows], trace.thread[rows]))
-    names, frames = _all_frames(trace, rows[order], code[order], stacks)
+    by_thread_and_start = np.lexsort(
+        (-trace.dur[rows], trace.ts[rows], trace.thread[rows])
+    )
+    rows = rows[by_thread_and_start]
+    code = code[by_thread_and_start]
+    names, frames = _all_frames(trace, rows, code, stacks)
     return _with_frames(trace, names, frames)
 
 
 def _frames_of(text: str) -> list[str]:
-    """Return the frames of a stack as the trace has it, the outermost first."""
+    """Return the frames in the text of a call stack, with the outermost frame first."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -67,12 +74,15 @@ def _frames_of(text: str) -> list[str]:
 def _all_frames(
     trace: Trace, rows: Int64Array, code: Int64Array, stacks: list[list[str]]
 ) -> tuple[list[str], _Frames]:
-    """Return the names of frames and the frames, level by level.
+    """Return the names of frames, and the frames of all levels of nesting, the outermost first.
+
+    A path is a frame with all frames around it. Two successive operations are in the same frame of
+    a level if they have the same path up to this level.
 
     Args:
         trace: the trace.
-        rows: operations with a stack, by thread and start, (k,).
-        code: the stack of each, an index into `stacks`, (k,).
+        rows: operations with a stack, sorted by thread and start, (k,).
+        code: index of the stack of each operation in `stacks`, (k,).
         stacks: the frames of each stack, the outermost first.
     """
     number_of_name: dict[str, int] = {}
@@ -80,15 +90,14 @@ def _all_frames(
     name_of_path: list[int] = []
     deepest = max(map(len, stacks), default=0)
     path_of_stack = np.full((len(stacks), deepest), NONE, dtype=np.int64)
-    for stack_number, stack in enumerate(stacks):
+    for stack_index, stack in enumerate(stacks):
         for level, frame in enumerate(stack):
             path = tuple(stack[: level + 1])
             if path not in number_of_path:
                 number_of_path[path] = len(name_of_path)
                 name = number_of_name.setdefault(frame, len(number_of_name))
                 name_of_path.append(name)
-            path_of_stack[stack_number, level] = number_of_path[path]
-    names_of_paths = np.array(name_of_path, dtype=np.int64)
+            path_of_stack[stack_index, level] = number_of_path[path]
     thread = trace.thread[rows].astype(np.int64)
     levels = []
     for level in range(deepest):
@@ -99,7 +108,7 @@ def _all_frames(
         levels.append(frames_of_level)
     path_of_frame = np.concatenate([frames.name for frames in levels])
     frames = _Frames(
-        name=names_of_paths[path_of_frame],
+        name=np.array(name_of_path, dtype=np.int64)[path_of_frame],
         start=np.concatenate([frames.start for frames in levels]),
         end=np.concatenate([frames.end for frames in levels]),
         thread=np.concatenate([frames.thread for frames in levels]),
@@ -110,9 +119,17 @@ def _all_frames(
 def _frames_of_level(
     trace: Trace, rows: Int64Array, thread: Int64Array, path: Int64Array
 ) -> _Frames:
-    """Return the frames of one level: runs of operations of one thread and path.
+    """Return the frames of one level: runs of successive operations of a thread with one path.
 
-    The names of the frames are still those paths.
+    Args:
+        trace: the trace.
+        rows: operations with a stack, sorted by thread and start, (k,).
+        thread: thread of each operation, (k,).
+        path: number of the path of each operation up to this level; `NONE` if its stack has fewer
+            levels, (k,).
+
+    Returns:
+        The frames; `name` is the number of the path instead of a name.
     """
     begins = np.ones(len(rows), dtype=bool)
     begins[1:] = path[1:] != path[:-1]
@@ -133,9 +150,9 @@ def _frames_of_level(
 
 
 def _with_frames(trace: Trace, names: list[str], frames: _Frames) -> Trace:
-    """Return a trace with frames behind its other events."""
+    """Return a trace with frames added after its other events."""
     count = len(frames.name)
-    nothing = np.full(count, NONE)
+    no_ids = np.full(count, NONE)
     categories = list(trace.categories)
     if _CATEGORY not in categories:
         categories.append(_CATEGORY)
@@ -149,8 +166,8 @@ def _with_frames(trace: Trace, names: list[str], frames: _Frames) -> Trace:
         name=np.append(trace.name, name).astype(trace.name.dtype),
         kind=np.append(trace.kind, kind).astype(trace.kind.dtype),
         thread=np.append(trace.thread, frames.thread).astype(trace.thread.dtype),
-        correlation=np.append(trace.correlation, nothing),
-        external_id=np.append(trace.external_id, nothing),
+        correlation=np.append(trace.correlation, no_ids),
+        external_id=np.append(trace.external_id, no_ids),
         category=np.append(trace.category, category).astype(trace.category.dtype),
         names=trace.names + names,
         categories=categories,

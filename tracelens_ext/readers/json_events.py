@@ -1,12 +1,14 @@
-"""Chrome trace-event JSON, a slice of the file at a time.
+"""Reads the JSON of the Trace Event Format (Chrome traces) in slices, in bounded memory.
 
-Reads ``{"traceEvents": [...], ...}``, with keys before and after the array, or a bare array.
-The array is cut into slices of about a megabyte (larger ones leave the processor's cache)
-where an event starts, and each slice goes to a typed decoder. A cut is a place that matches
-``}, {"key"``; inside a JSON string that cannot match, as a quote there is escaped, and a match
-inside a nested array leaves a slice with unbalanced brackets, which no decoder accepts. So a
-slice that can be decoded was cut at the right place. Any other is halved, and the rest of it is
-decoded event by event: one odd event costs one event.
+The document is `{"traceEvents": [...], ...}`, with members before and after the array of events, or
+only the array. The array is cut into slices of about a megabyte (larger slices do not fit in the
+processor's cache), and a typed decoder decodes each slice.
+
+A slice is cut between two events, at a match of `}, {"key"`. There is no match inside a string,
+where quotes are escaped. A match inside a nested array leaves a slice with unbalanced brackets,
+which no decoder accepts. So every slice that can be decoded was cut at the right place. Any other
+slice is halved until it is small, and then decoded event by event. Thus an unusual event only makes
+the decoding of its neighbors slower.
 
 Format: the "Trace Event Format" document of the Chromium project.
 """
@@ -32,61 +34,82 @@ B = TypeVar("B", bound=Sized, covariant=True)
 
 
 class EventDecoder(Protocol[B]):
-    """Turns JSON text into batches of events, of which the length is how many events there are."""
+    """Decodes JSON text into batches of events. The length of a batch is its number of events."""
 
     def decode(self, text: bytes) -> B:
-        """Decode an array of events; raises one of `REFUSED` if one is unusual. In any thread."""
+        """Decode an array of events; may be called in any thread.
+
+        Raises:
+            One of `REFUSED`: an event is unusual or damaged.
+        """
 
     def repair(self, events: list[object]) -> B:
-        """Make the best of events of which some are unusual; what has to be dropped is counted."""
+        """Return a batch of events some of which `decode` refused; drop and count hopeless ones."""
 
 
-#: What decoders raise of text that is not quite right.
+#: Errors that decoders raise for unusual or damaged text.
 REFUSED = (msgspec.DecodeError, UnicodeError, RecursionError)
 SLICE_BYTES = 1 << 20
-_MEMBER_BYTES = 1 << 13  # read at a time outside the array
-_SMALL = 1 << 14  # below this a refused slice is walked rather than halved
-_MOST_LOOKED_AT = 1 << 16
-_WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
-_VALUE_WINDOW = 1 << 8  # how much text is tried first for a value outside of the array
-#: No profiler writes so much text in one event, or beside the events.
+#: Bytes that are read at once outside the array of events.
+_MEMBER_BYTES = 1 << 13
+#: A refused slice with more bytes is halved; a smaller one is decoded event by event.
+_SMALL = 1 << 14
+#: Bytes in which an event is searched for, to say whether salvaging would give any.
+_SEARCHED_BYTES = 1 << 16
+#: A cut is first looked for in this many bytes at the end of a slice, then in the whole slice.
+_CUT_WINDOW = 1 << 13
+#: A value outside the array is first looked for in this many bytes, then in twice as many, etc.
+_VALUE_WINDOW = 1 << 8
+#: An event with more bytes is damaged, and so is a value beside the events.
 _MOST_EVENT_BYTES = 1 << 26
 _MOST_EVENT = "64 MB of text"
-_EVENTS_AT_ONCE = 4096  # when they are walked
+#: Events in a batch that is decoded event by event.
+_EVENTS_AT_ONCE = 4096
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GAP_BYTES = b", \t\r\n"
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]+)"')
+#: A place between two events, whatever the first key of the second event is.
 ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
-#: With more refused slices than this the file is odd, and going ahead no longer pays.
+#: If more slices than this are refused, the file is unusual, and decoding ahead is given up.
 _MOST_REFUSALS = 16
-_MOST_AHEAD = 6  # slices that are cut before their turn
+#: Slices that threads decode while earlier ones are processed.
+_MOST_AHEAD = 6
 _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
 class _Progress(NamedTuple):
     """How far a part of the array was read."""
 
-    used: int  #: bytes that events took
-    ended: bool  #: True if the array ended after them
+    used: int  #: number of bytes that were decoded
+    ended: bool  #: True if the array ends after these bytes
 
 
-class _Begun(NamedTuple, Generic[B]):
-    """A slice that a thread decodes."""
+class _PendingSlice(NamedTuple, Generic[B]):
+    """A slice that a thread is decoding."""
 
-    rest: bytes  #: what was left before it
-    piece: bytes  #: the slice
+    rest: bytes  #: the value of `_rest` before the slice was read
+    piece: bytes  #: the bytes that were read for the slice
     decoded: Future[B]
 
 
 class EventStream(Generic[B]):
-    """The events of a document in batches of about a slice each, which `threads` decode ahead.
+    """Iterates over the events of a document, in batches of about a slice each.
 
-    Attributes: `members`, the other top-level ones; `found_events`, whether there was an array of
-    events; `damage`, why not all could be read, if it is to be salvaged and events come before it.
+    Args:
+        source: the file.
+        decoder: decodes the events.
+        slice_bytes: the size of a slice; None for the default.
+        threads: a pool whose threads decode slices ahead; None to decode in this thread.
 
-    Raises TraceCutOffError where the document ends in the middle, TraceFormatError where it is not
-    JSON, or nested too deeply.
+    Attributes:
+        members: the top-level members of the document, apart from the events.
+        found_events: whether the document has an array of events.
+        damage: what is wrong with a document that is salvaged; None if nothing is.
+
+    Raises:
+        TraceCutOffError: the document is cut off.
+        TraceFormatError: it is not JSON, or is nested too deeply.
     """
 
     def __init__(
@@ -101,12 +124,13 @@ class EventStream(Generic[B]):
         self._slice_bytes = self._size = slice_bytes or SLICE_BYTES
         self._threads = threads
         self._refusals = 0
-        self._broken: TraceFormatError | None = None
+        #: the error at the event that ended `_walk`; raised after the events before it
+        self._deferred_error: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
-        self._rest = b""  # read, but not used yet
+        self._rest = b""  # bytes that were read, but not decoded yet
         self._at_end = False
         self._cut = ANY_CUT
-        self._count = 0
+        self._count = 0  # of events in batches so far
         self.members: dict[str, object] = {}
         self.found_events = False
 
@@ -118,7 +142,7 @@ class EventStream(Generic[B]):
                     self._count += len(batch)
                     yield batch
         except TraceFormatError as error:
-            if not allow_truncated and self._holds_events():
+            if not allow_truncated and self._has_events():
                 remedy = f"{error.remedy}, or {SALVAGE}"
                 raise type(error)(error.path, error.problem, remedy) from None
             if not allow_truncated or not self.found_events:
@@ -126,19 +150,20 @@ class EventStream(Generic[B]):
             self.damage = error
         self.damage = self._source.damage or self.damage
 
-    def _holds_events(self) -> bool:
-        """Return True if an event was read, or the next bytes hold one."""
+    def _has_events(self) -> bool:
+        """Return True if an event was read, or the next bytes contain one."""
         if self.found_events and not self._count:
-            batches = self._walk(self._rest[:_MOST_LOOKED_AT], self.place)
+            batches = self._walk(self._rest[:_SEARCHED_BYTES], self.place)
             self._count = sum(map(len, batches))
         return self._count > 0
 
     @property
     def place(self) -> int:
-        """The byte of the text before which all was read."""
+        """The byte of the text up to which everything was decoded."""
         return self._source.bytes_read - len(self._rest)
 
     def _document(self) -> Iterator[B]:
+        """Yield the events of the document."""
         opening = self._next_byte()
         if opening == b"[":
             self.found_events = True
@@ -151,21 +176,19 @@ class EventStream(Generic[B]):
                 "is not JSON",
                 "give a trace that a profiler wrote as .json or .json.gz",
             )
-        if (
-            self._next_byte() == opening == b"{"
-            and self.members
-            and not self.found_events
-        ):
+        next_byte = self._next_byte()
+        is_second_document = next_byte == opening == b"{"
+        if is_second_document and self.members and not self.found_events:
             problem = "is JSON lines (one document per line) instead of one document"
             self._refuse(problem, "write the events as one list, separated by commas")
-        if self._next_byte():
-            self._refuse(
-                "has more data after the end of the JSON document", _REMEDY_DAMAGED
-            )
+        if next_byte:
+            problem = "has more data after the end of the JSON document"
+            self._refuse(problem, _REMEDY_DAMAGED)
 
-    # Top level: one byte or one value at a time.
+    # The top level of the document, which is read value by value.
 
     def _object(self) -> Iterator[B]:
+        """Yield the events in the members of an object, whose opening brace was just read."""
         byte = self._next_byte()
         while byte != b"}":
             if byte == b",":
@@ -177,7 +200,7 @@ class EventStream(Generic[B]):
         self._rest = self._rest[1:]
 
     def _key(self) -> str:
-        """Return the key of the next member; it and its colon are consumed."""
+        """Read the key of the next member and its colon, and return the key."""
         key = self._value()
         colon = self._next_byte()
         if not colon:
@@ -188,7 +211,7 @@ class EventStream(Generic[B]):
         return key
 
     def _member(self, key: str) -> Iterator[B]:
-        """Yield the events of a member, none of one that is kept."""
+        """Yield the events of the member with a key; keep any other member in `members`."""
         if key == "traceEvents" and self._next_byte() == b"[":
             self.found_events = True
             yield from self._array()
@@ -196,7 +219,7 @@ class EventStream(Generic[B]):
             self.members[key] = self._value()
 
     def _next_byte(self) -> bytes:
-        """Return the next byte that is no white space, not consumed; empty at the end."""
+        """Skip white space, and return the next byte without reading it; empty at the end."""
         while True:
             self._rest = self._rest.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
             if not _BYTE_ORDER_MARK.startswith(self._rest):
@@ -208,7 +231,7 @@ class EventStream(Generic[B]):
             self._rest += piece
 
     def _value(self) -> object:
-        """Return the next value, consumed."""
+        """Read the next value, and return it."""
         window = _VALUE_WINDOW
         while True:
             part = self._rest[:window]
@@ -217,7 +240,7 @@ class EventStream(Generic[B]):
             try:
                 mended = lenient.mend_text(text)
                 value, end = self._next_value(
-                    given=text,
+                    original=text,
                     text=mended,
                     at=0,
                     base=self.place,
@@ -244,46 +267,47 @@ class EventStream(Generic[B]):
         self._at_end = not piece
         return piece
 
-    # The array: slices.
+    # The array of events, which is read in slices.
 
     def _array(self) -> Iterator[B]:
+        """Yield the events of an array, whose opening bracket comes next."""
         self._rest = self._rest[1:]
         if self._next_byte() == b"]":
             self._rest = self._rest[1:]
             return
         key = _FIRST_KEY.match(self._rest)
         if key is not None:
-            # Many files begin with metadata events, whose first key is another one.
+            # Many files begin with metadata events, which have another first key than all others.
             first_keys = b"ph|" + key[1]
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:' + first_keys + rb')"\s*:')
         ended = False
         while not ended:
             if self._threads and self._size == self._slice_bytes:
-                yield from self._go_ahead(self._threads)
+                yield from self._decode_ahead(self._threads)
             ended = yield from self._next_slice()
-        if self._broken is not None:
-            raise self._broken
+        if self._deferred_error is not None:
+            raise self._deferred_error
 
     def _next_slice(self) -> Generator[B, None, bool]:
-        """Yield the events of the next slice, perhaps none; return True if the array ends there."""
+        """Yield the events of the next slice, if any; return True if the array ends there."""
         piece = self._read(self._size)
         cut = self._last_cut(piece, len(piece))
-        if cut is None and piece:  # one event is larger than a slice
+        if cut is None and piece:  # an event is larger than a slice
             if len(self._rest) > _MOST_EVENT_BYTES:
                 problem = f"contains more than {_MOST_EVENT} in which no event begins"
                 self._refuse(problem, _REMEDY_DAMAGED)
             self._rest += piece
             self._size *= 2
             return False
-        if not piece:  # the end of the file: all but the last event can be cut off
+        if not piece:  # the end of the file: the last event is left for the next slice
             piece = self._rest
             self._rest = b""
             cut = self._last_cut(piece, len(piece))
         base = self._source.bytes_read - len(piece) - len(self._rest)
-        text, after = self._bracketed(piece, cut)
+        text, after_cut = self._as_array(piece, cut)
         used, ended = yield from self._slice(text, base)
-        self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)
-        if not used and not ended and after:  # the cut was inside an event
+        self._rest = (text[used + 1 : -1] + after_cut).lstrip(_GAP_BYTES)
+        if not used and not ended and after_cut:  # the cut was inside an event
             used, ended = yield from self._walk(self._rest, self.place)
             self._rest = self._rest[used:]
         if not used and not ended and self._at_end:
@@ -291,64 +315,71 @@ class EventStream(Generic[B]):
         self._size = self._slice_bytes if used else self._size * 2
         return ended
 
-    def _bracketed(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
-        """Return what is left and a piece up to its cut, as an array; and what comes behind."""
+    def _as_array(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
+        """Return the undecoded bytes and a piece up to its cut as an array, and the bytes after.
+
+        Args:
+            piece: the bytes that were read last.
+            cut: the place in the piece between two events; None for the end of the piece.
+        """
         before_cut = memoryview(piece)[:cut]
         text = b"".join((b"[", self._rest, before_cut, b"]"))
-        behind = b""
+        after_cut = b""
         if cut is not None:
-            behind = piece[cut:]
-        return text, behind
+            after_cut = piece[cut:]
+        return text, after_cut
 
-    def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
-        """Have threads decode slices while this one cuts others.
+    def _decode_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
+        """Yield the events of slices that threads decode, while this thread cuts further slices.
 
-        When one is refused, what was read since is taken back, for `_next_slice` to read it again.
+        If a slice is refused, its bytes and those of all later slices are put back. `_next_slice`
+        then reads them again.
         """
-        begun: deque[_Begun[B]] = deque()
-        is_more = True
+        pending: deque[_PendingSlice[B]] = deque()
+        can_cut_more = True
         while True:
-            while is_more and len(begun) < _MOST_AHEAD:
-                is_more = self._begin_slice(threads, begun)
-            if not begun:
+            while can_cut_more and len(pending) < _MOST_AHEAD:
+                can_cut_more = self._submit_slice(threads, pending)
+            if not pending:
                 return
-            if isinstance(begun[0].decoded.exception(), REFUSED):
+            if isinstance(pending[0].decoded.exception(), REFUSED):
                 break
-            yield begun.popleft().decoded.result()
-        self._rest = begun[0].rest
-        self._take_back(b"".join(slice_.piece for slice_ in begun))
+            yield pending.popleft().decoded.result()
+        self._rest = pending[0].rest
+        self._put_back(b"".join(slice_.piece for slice_ in pending))
         self._refusals += 1
         if self._refusals > _MOST_REFUSALS:
             self._threads = None
 
-    def _begin_slice(
-        self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]
+    def _submit_slice(
+        self, threads: ThreadPoolExecutor, pending: deque[_PendingSlice[B]]
     ) -> bool:
-        """Have a thread decode the next slice; False where none can be cut."""
-        text_before = self._rest
+        """Have a thread decode the next slice; return False if no slice can be cut."""
+        rest = self._rest
         try:
             piece = self._read(self._slice_bytes)
-        except TraceError:  # it is raised again when this slice's turn comes
+        except (
+            TraceError
+        ):  # `_next_slice` will read here again, and raise the same error
             return False
         cut = self._last_cut(piece, len(piece))
         if cut is None:
-            self._take_back(piece)
+            self._put_back(piece)
             return False
-        text, after = self._bracketed(piece, cut)
-        begun.append(
-            _Begun(text_before, piece, threads.submit(self._decoder.decode, text))
-        )
-        self._rest = after.lstrip(_GAP_BYTES)
+        text, after_cut = self._as_array(piece, cut)
+        decoded = threads.submit(self._decoder.decode, text)
+        pending.append(_PendingSlice(rest, piece, decoded))
+        self._rest = after_cut.lstrip(_GAP_BYTES)
         return True
 
-    def _take_back(self, piece: bytes) -> None:
+    def _put_back(self, piece: bytes) -> None:
         self._source.unread(piece)
         self._at_end = False
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
-        """Return the place behind the last event before `end` that another one follows."""
+        """Return the last place between two events before `end`; None if there is none."""
         for pattern in (self._cut, ANY_CUT):
-            for start in (max(0, end - _WINDOW), 0):
+            for start in (max(0, end - _CUT_WINDOW), 0):
                 last = None
                 for last in pattern.finditer(text, start, end):  # noqa: B007
                     pass
@@ -357,9 +388,14 @@ class EventStream(Generic[B]):
         return None
 
     def _slice(self, text: bytes, base: int) -> Generator[B, None, _Progress]:
-        """Decode events, from the byte `base` of the document on, as far as they are right.
+        """Yield the events of a slice, as far as they can be decoded.
 
-        Returns how many bytes in the brackets they took, and whether the array ended after them.
+        Args:
+            text: the slice as a JSON array.
+            base: the byte of the document where the slice begins.
+
+        Returns:
+            The number of decoded bytes within the brackets, and whether the array ended there.
         """
         for mend in (bytes, lenient.mend_bytes):
             with suppress(*REFUSED):
@@ -373,7 +409,9 @@ class EventStream(Generic[B]):
         ended = False
         if middle is not None:
             used, ended = yield from self._slice(b"[" + body[:middle] + b"]", base)
-        if not used:  # too short to halve, or the half was no whole number of events
+        if (
+            not used
+        ):  # the slice is too small to halve, or the half was cut inside an event
             return (yield from self._walk(body, base))
         if not ended:
             used = len(body) - len(body[used:].lstrip(_GAP_BYTES))
@@ -384,27 +422,38 @@ class EventStream(Generic[B]):
         return _Progress(used, ended)
 
     def _walk(self, body: bytes, base: int) -> Generator[B, None, _Progress]:
-        """Decode events one at a time, leniently, up to what is no JSON; as `_slice`."""
-        given = body.decode("utf-8", "surrogateescape")
-        text = lenient.mend_text(given)
-        place = 0
+        """Decode events one by one and leniently; yield them in batches.
+
+        Decoding ends before an incomplete event, at the end of the array, or at text that is not
+        JSON. In the last case, the error is raised after the events before it were yielded.
+
+        Args:
+            body: the text of events, without brackets.
+            base: the byte of the document where this text begins.
+
+        Returns:
+            The number of decoded bytes, and whether the array ended there.
+        """
+        original = body.decode("utf-8", "surrogateescape")
+        text = lenient.mend_text(original)
+        position = 0
         ended = False
         is_incomplete = False
         while not ended and not is_incomplete:
             values: list[object] = []
-            start = lenient.after_gap(text, place)
+            start = lenient.after_gap(text, position)
             end = start
             while len(values) < _EVENTS_AT_ONCE:
-                begin = lenient.after_gap(text, place)
+                begin = lenient.after_gap(text, position)
                 ended = text.startswith("]", begin)
                 if ended:
-                    place = begin + 1
+                    position = begin + 1
                     break
                 try:
-                    value, place = self._next_value(
-                        given=given,
+                    value, position = self._next_value(
+                        original=original,
                         text=text,
-                        at=place,
+                        at=position,
                         base=base,
                         exact=True,
                         last=self._at_end,
@@ -413,38 +462,54 @@ class EventStream(Generic[B]):
                     is_incomplete = True
                     break
                 except TraceFormatError as error:
-                    self._broken = error
+                    self._deferred_error = error
                     ended = True
                     break
                 values.append(value)
-                end = place
+                end = position
             yield self._decoded_or_repaired(text[start:end], values)
-        return _Progress(lenient.bytes_before(given, place), ended)
+        return _Progress(lenient.bytes_before(original, position), ended)
 
     def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
-        """Return a batch of events: decoded quickly, if none is odd, else of their values."""
+        """Return a batch of events, decoded from their text if possible, else from their values."""
         try:
-            document = f"[{text}]".encode()  # fails on lone surrogates
+            document = f"[{text}]".encode()  # fails for lone surrogates
             return self._decoder.decode(document)
         except REFUSED:
             return self._decoder.repair(values)
 
     def _next_value(
-        self, given: str, text: str, at: int, base: int, *, exact: bool, last: bool
+        self, original: str, text: str, at: int, base: int, *, exact: bool, last: bool
     ) -> tuple[object, int]:
-        """Return the next value of mended text, and its end; refuse what is no JSON."""
+        """Decode the next value of mended text; return it and the position after it.
+
+        Args:
+            original: the text before it was mended.
+            text: the mended text.
+            at: the position in the mended text.
+            base: the byte of the document where the text begins.
+            exact: whether numbers keep all their digits.
+            last: whether no more text follows.
+
+        Raises:
+            IncompleteError: more text may complete the value.
+            TraceFormatError: the text is not JSON.
+        """
         try:
             return lenient.value_at(text, at, exact=exact, last=last)
         except lenient.WrongError as error:
-            place = f" at byte {base + lenient.bytes_before(given, error.position):,}"
-            self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
+            offset = base + lenient.bytes_before(original, error.position)
+            problem = error.problem.replace("{place}", f" at byte {offset:,}")
+            self._refuse(problem, _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
+        """Raise TraceFormatError for the document."""
         if self._source.compressed and not self._source.reading.allow_truncated:
-            # text out of a damaged gzip stream is no fault of the JSON's
+            # If the gzip stream is damaged, this raises an error that says so instead.
             self._source.drain()
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
+        """Raise TraceCutOffError for the document."""
         problem = f"the JSON ends prematurely, after {self._count:,} events"
         raise TraceCutOffError(self._source.path, problem, AGAIN) from None

@@ -1,10 +1,13 @@
-r"""Decode one JSON value at a time out of text that need not be complete, nor quite right.
+r"""Decodes JSON leniently, one value at a time, from text that may be incomplete.
 
-Control characters within strings, `NaN` and `Infinity` are accepted, as by Python's own decoder,
-and so are `nan` and `inf`, as C++ writes them. So are backslashes that were not escaped, as old
-profilers wrote them in names: ``"C:\kernels\q.cu"``. Such a backslash begins none of the escapes of
-JSON, so it stands for itself. One that happens to begin an escape (``\new``) cannot be told from
-it, and one before the closing quote hides that quote.
+Beside JSON, these are accepted:
+
+* control characters within strings, `NaN` and `Infinity`, which Python's own decoder accepts, too;
+* `nan` and `inf`, as C++ writes them;
+* backslashes that are not escaped, as old profilers wrote them in names (`"C:\kernels\q.cu"`). A
+  backslash that does not begin an escape of JSON stands for itself. One that happens to begin an
+  escape (`\new`) cannot be distinguished from the escape, and one before the closing quote hides
+  that quote.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ import json
 import re
 from typing import Final, NamedTuple
 
-#: An error of the standard decoder this near the end of the text may be due to the end itself.
+#: An error in the last characters of the text may be due to the end of the text.
 _END_MARGIN: Final = 16
-#: What a document that is cut off may end with, where the decoder stumbles over it.
+#: The last characters of a document that is cut off, from the position of the error on.
 _UNFINISHED: Final = re.compile(
     r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|na|N|Na|-?[iI][nfity]*|-n?a?|\.|\.?[eE][+-]?|,)?\s*\Z"
     r"|u[0-9a-fA-F]{4}\Z"
@@ -26,12 +29,12 @@ _NUMBER_TO_THE_END: Final = re.compile(r"[0-9.eE+-]*\Z")
 _GAP: Final = re.compile(r"[\s,]*")
 
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'
-#: Where there may be a number that C++ writes; within strings it is none.
+#: Text that may be a number as C++ writes it, unless it is part of a string.
 _MAYBE_CPP_NUMBER: Final = re.compile(r"[:\[,]\s*-?(?:nan|inf)")
 _CPP_NUMBER_OR_STRING: Final = re.compile(
     rf"{_STRING}|(?P<infinity>-?infinity\b)|(?P<short>-?(?:nan|inf)\b)", re.DOTALL
 )
-#: Where there may be a number that JSON does not have.
+#: Text that may be a number that JSON does not have, unless it is part of a string.
 _MAYBE_NO_JSON: Final = re.compile(rb"[:\[,]\s*-?(?:nan|inf|NaN|Infinity)")
 _NO_JSON_OR_STRING: Final = re.compile(
     rb"%b|(?P<number>-?\b(?:nan|inf(?:inity)?|NaN|Infinity)\b)" % _STRING.encode(),
@@ -40,7 +43,7 @@ _NO_JSON_OR_STRING: Final = re.compile(
 
 
 class Number(str):
-    """A number's text, kept exact, in a value that was decoded leniently."""
+    """The text of a number in a leniently decoded value; it keeps all digits."""
 
     __slots__ = ()
 
@@ -50,7 +53,12 @@ class IncompleteError(Exception):
 
 
 class WrongError(Exception):
-    """The text is no JSON, whatever follows; `{place}` in the problem is where."""
+    """The text is not JSON, whatever follows.
+
+    Attributes:
+        problem: what is wrong; `{place}` in it stands for the position.
+        position: the position in the text.
+    """
 
     def __init__(self, problem: str, position: int = 0) -> None:
         self.problem = problem
@@ -59,10 +67,10 @@ class WrongError(Exception):
 
 
 class DecodedValue(NamedTuple):
-    """A value, and where in the text it ends."""
+    """A decoded value."""
 
     value: object
-    end: int
+    end: int  #: the position in the text after the value
 
 
 _EXACT: Final = json.JSONDecoder(strict=False, parse_float=Number, parse_int=Number)
@@ -70,7 +78,7 @@ _USUAL: Final = json.JSONDecoder(strict=False)
 
 
 def after_gap(text: str, position: int) -> int:
-    """Return where the next value begins."""
+    """Return the position of the next value, after white space and commas."""
     return _GAP.match(text, position).end()  # type: ignore[union-attr]  # it matches any text
 
 
@@ -78,14 +86,14 @@ def value_at(text: str, position: int, *, exact: bool, last: bool) -> DecodedVal
     """Decode the next value of mended text.
 
     Args:
-        text: what `mend_text` answered.
-        position: where the value begins, or white space or commas before it.
-        exact: numbers become `Number`s.
-        last: no more text follows.
+        text: the result of `mend_text`.
+        position: the position of the value, or of white space or commas before it.
+        exact: True to return numbers as `Number`s.
+        last: True if no more text follows.
 
     Raises:
         IncompleteError: more text may complete the value.
-        WrongError: the text is no JSON, whatever follows.
+        WrongError: the text is not JSON, whatever follows.
     """
     decoder = _EXACT if exact else _USUAL
     try:
@@ -105,16 +113,16 @@ def value_at(text: str, position: int, *, exact: bool, last: bool) -> DecodedVal
     except ValueError:  # Python refuses integers of thousands of digits
         raise WrongError("contains a number that is too long") from None
     is_number = text[end - 1] in _NUMBER
-    goes_to_the_end = is_number and _NUMBER_TO_THE_END.match(text, end)
-    if goes_to_the_end and (end < len(text) or not last):
-        raise IncompleteError  # its other digits follow, or are cut off
+    reaches_end_of_text = is_number and _NUMBER_TO_THE_END.match(text, end)
+    if reaches_end_of_text and (end < len(text) or not last):
+        raise IncompleteError  # further digits may follow
     return DecodedValue(value, end)
 
 
 def mend_bytes(text: bytes) -> bytes:
-    """Return JSON in which every backslash is an escape, and what is no number in JSON is null.
+    """Return text in which every backslash is escaped, and numbers that JSON lacks are null.
 
-    The same object is returned if nothing had to be mended.
+    The same object is returned if nothing has to be mended.
     """
     mended = text
     if b"\\" in text:
@@ -129,10 +137,10 @@ def mend_bytes(text: bytes) -> bytes:
 
 
 def mend_text(text: str) -> str:
-    """Return text in which every backslash is an escape, and numbers are as Python reads them.
+    """Return text in which every backslash is escaped, and numbers of C++ are those of Python.
 
-    Only backslashes make it longer (`length_before`). As `inf` has no spelling of three letters, it
-    becomes `NaN`.
+    Only the added backslashes change the length of the text, so that `length_before` can compute
+    positions. Therefore `inf` becomes `NaN`: Python has no spelling of infinity with three letters.
     """
     mended = _with_escapes(text)
     if _MAYBE_CPP_NUMBER.search(mended):
@@ -153,7 +161,7 @@ def _as_null(match: re.Match[bytes]) -> bytes:
 
 
 def _as_python_number(match: re.Match[str]) -> str:
-    """Return `Infinity` and `NaN` for what C++ writes, as long as that is; strings unchanged."""
+    """Return `Infinity` or `NaN` for a number of C++, with the same length; strings unchanged."""
     if match["infinity"] is not None:
         return match[0].replace("i", "I", 1)
     if match["short"] is not None:
@@ -162,7 +170,12 @@ def _as_python_number(match: re.Match[str]) -> str:
 
 
 def length_before(text: str, mended_length: int) -> int:
-    """Return how much of a text became the first `mended_length` characters of `mend_text`."""
+    """Return the number of characters of a text that became the first characters of mended text.
+
+    Args:
+        text: the text before it was mended.
+        mended_length: the number of characters of the mended text.
+    """
     added = 0
     for match in _ESCAPE.finditer(text):
         if match.start() + added >= mended_length:
@@ -173,6 +186,6 @@ def length_before(text: str, mended_length: int) -> int:
 
 
 def bytes_before(text: str, mended_length: int) -> int:
-    """Return how many bytes of a text became the first `mended_length` characters, mended."""
+    """Return the same as `length_before`, but as the number of bytes of the text in UTF-8."""
     before = text[: length_before(text, mended_length)]
     return len(before.encode("utf-8", "surrogateescape"))

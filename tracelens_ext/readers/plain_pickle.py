@@ -1,4 +1,4 @@
-"""Pickles of which only plain data is read: nothing in the file is run."""
+"""Reads pickles that contain only plain data; no code of the file is run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.text import one_line
 
-#: Unpickling may take so much memory beyond what is in use, and so many times the file.
+#: Unpickling may allocate this many bytes, plus this many bytes per byte of the file.
 _EXTRA_MEMORY = 2**28
 _MEMORY_PER_BYTE = 60
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes containers, texts and numbers, and nothing that has a name."""
+    """Makes containers, texts and numbers, and refuses classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
         raise pickle.UnpicklingError(
@@ -32,22 +32,24 @@ class _PlainUnpickler(pickle.Unpickler):
 def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
     """Return the content of a pickle: containers, texts and numbers.
 
-    It is unpickled in a thread with a large stack: hashes of deeply nested tuples are recursive.
+    A thread with a large stack does the work, because hashing deeply nested tuples is recursive.
 
     Args:
         path: the file as the user named it.
         data: its content.
-        what: what it should be, for messages.
-        remedy: what to do if it is something else.
+        what: the name of the expected content in messages, such as "memory snapshot".
+        remedy: what the user should do if it is something else.
 
     Raises:
-        TraceFormatError: it is no pickle of plain data.
+        TraceCutOffError: the pickle is cut off.
+        TraceFormatError: it is damaged, or contains more than plain data.
     """
 
     def load() -> object:
         with _bounded_memory(len(data)):
             stream = io.BufferedReader(io.BytesIO(data))
-            # Without `readinto`, which allocates what the pickle claims before it is read.
+            # An object without `readinto`: with that method, the unpickler allocates the sizes that
+            # a pickle claims before it reads the data.
             file = SimpleNamespace(
                 read=stream.read, readline=stream.readline, peek=stream.peek
             )
@@ -66,17 +68,16 @@ def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
         raise TraceCutOffError(
             path, "the pickle ends prematurely", "copy or record it again"
         )
+    reason = one_line(str(error)).rstrip(".") or type(error).__name__
     if isinstance(error, MemoryError):
         reason = "it asks for more memory than it can need"
-    else:
-        reason = one_line(str(error)).rstrip(".") or type(error).__name__
     problem = f"is not a {what} (the pickle cannot be read: {reason})"
     raise TraceFormatError(path, problem, remedy)
 
 
 @contextmanager
 def _bounded_memory(file_size: int) -> Iterator[None]:
-    """Allow the process only so much more memory as a file of this size may need, on Linux."""
+    """Limit the memory of the process, on Linux, to what a file of this size may need."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a trace come from: a path, an open file, gzipped or not."""
+"""Reads the bytes of a trace from a path or an open file, gzipped or not."""
 
 from __future__ import annotations
 
@@ -32,40 +32,53 @@ if TYPE_CHECKING:
 #: The first bytes of every SQLite database.
 SQLITE_MAGIC = b"SQLite format 3\x00"
 _FILE_BUFFER = 1 << 18
-#: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
-#: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
+#: Unless the user sets a limit, a file may contain this many bytes of text. A gzipped file may
+#: unpack to `_ALLOWED_BYTES`, or to `_ALLOWED_EXPANSION` times its size, whichever is more. The
+#: traces of profilers unpack to 10 to 30 times their size.
 _MOST_BYTES = 64 * 10**9
-_ALWAYS_BYTES = 2 * 10**8
-_MOST_TIMES = 100
+_ALLOWED_BYTES = 2 * 10**8
+_ALLOWED_EXPANSION = 100
+#: Advice in messages about damaged files.
 AGAIN = "copy or record the file again"
-#: What the user can do to get the events before the damage.
 SALVAGE = "analyze what comes before that with --allow-truncated"
-_LOOKED_AT = 1 << 16
-#: More threads would wait for the one that cuts slices and takes over what became of them.
+#: Bytes in which a damaged gzip stream is searched for an event.
+_SEARCHED_BYTES = 1 << 16
+#: More threads would only wait for the one that cuts the text into slices.
 _MOST_THREADS = 8
 _AN_EVENT = re.compile(rb'"ph"\s*:\s*"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
 
 
 class Readable(Protocol):
-    """An open file, binary or text, or anything like one."""
+    """An open file, binary or text, or an object with the same method `read`."""
 
     def read(self, size: int, /) -> bytes | str:
-        """Up to `size` bytes or characters; empty at the end."""
+        """Return up to `size` bytes or characters; nothing at the end."""
         ...
 
 
 class ByteSource:
-    """The decompressed bytes of a trace, a path or an open file, read a piece at a time.
+    """Reads the decompressed bytes of a trace.
 
-    `progress` is called with (bytes of the file read, its size or None) after every piece; `cache`
-    keeps what a reader converts the file to.
+    Args:
+        source: the path of the trace, or an open file.
+        progress: called after every piece with the bytes of the file read so far, and its size or
+            None.
+        cache: keeps the file that a reader converts the trace to.
+        reading: the options of the reader.
 
-    Attributes: `path`, as the user named it; `file`, None of an open file; `size` in bytes, None if
-    unknown; `compressed`, whether it is gzipped; `bytes_read` of text, less what was taken back;
-    `damage` of a gzip stream that is salvaged, `cut_off` if it only ends too early.
+    Attributes:
+        path: the file as the user named it.
+        file: the path of the file; None for an open file.
+        size: the size of the file in bytes; None if it is unknown.
+        compressed: whether the file is gzipped.
+        bytes_read: the number of decompressed bytes read so far, without those that were unread.
+        damage: what is wrong with a gzip stream that is salvaged; None if nothing is.
+        cut_off: whether the only damage is that the gzip stream ends too early.
 
-    Raises TraceNotFoundError, TraceTooLargeError, and TraceCutOffError of a gzip stream that is cut
-    off or damaged.
+    Raises:
+        TraceNotFoundError: the file does not exist or cannot be read.
+        TraceTooLargeError: it contains more text than is allowed.
+        TraceCutOffError: the gzip stream is cut off or damaged.
     """
 
     def __init__(
@@ -86,12 +99,12 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            # of a text file: bytes are decoded here
+            # A text file usually has a binary file as its `buffer`, which is read instead.
             binary = getattr(source, "buffer", source)
             if isinstance(binary, io.BufferedReader):
                 file = binary
             else:
-                file = io.BufferedReader(_Encoded(source))
+                file = io.BufferedReader(_EncodedFile(source))
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
@@ -100,7 +113,9 @@ class ByteSource:
         self.bytes_read = 0
         self._unpacked = 0
         self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
-        self._gunzip_errors = ahead.DAMAGE  # of a file too that its owner unpacks
+        self._gunzip_errors = (
+            ahead.DAMAGE
+        )  # an open file may be a `GzipFile`, which raises these
         try:
             with self._explained():
                 self.compressed = file.peek(2).startswith(ahead.GZIP)
@@ -117,7 +132,7 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """Return the next bytes, up to `size` of them, which `read` will give again."""
+        """Return up to `size` of the next bytes; `read` will return them again."""
         self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
@@ -140,7 +155,7 @@ class ByteSource:
         return piece
 
     def read_all(self) -> bytes:
-        """Return all that is left, decompressed."""
+        """Return all remaining bytes, decompressed."""
         pieces = []
         piece = self.read(_FILE_BUFFER)
         while piece:
@@ -149,14 +164,15 @@ class ByteSource:
         return b"".join(pieces)
 
     def unread(self, data: bytes) -> None:
-        """Take back the last bytes that `read` gave; it will give them again."""
+        """Put back the last bytes that `read` returned; it will return them again."""
         self._ahead = data + self._ahead
         self.bytes_read -= len(data)
 
     def _filled(self, piece: bytes, size: int) -> bytes:
-        """Return a piece made as long as `size`, if there is so much.
+        """Return a piece with further bytes appended, up to `size` bytes in all.
 
-        An error waits until the piece is empty.
+        An error while reading is raised only if the piece is still empty; otherwise it is kept for
+        the next call.
         """
         while len(piece) < size and self._error is None:
             try:
@@ -177,17 +193,16 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        """Raise TraceTooLargeError for a size of text that is more than is allowed."""
+        """Raise TraceTooLargeError if this many bytes of text are more than is allowed."""
         limit = self.reading.max_bytes
         reason = ""
         if limit is None:
             limit_by_size = _MOST_BYTES
             if self.compressed and self.size is not None:
-                limit_by_size = self.size * _MOST_TIMES
-            sensible_limit = max(_ALWAYS_BYTES, limit_by_size)
-            limit = min(_MOST_BYTES, sensible_limit)
+                limit_by_size = self.size * _ALLOWED_EXPANSION
+            limit = min(_MOST_BYTES, max(_ALLOWED_BYTES, limit_by_size))
             if limit == limit_by_size < _MOST_BYTES:
-                reason = f", {_MOST_TIMES} times its size"
+                reason = f", {_ALLOWED_EXPANSION} times its size"
         if size <= limit:
             return
         verb = "unpacks to" if self.compressed else "holds"
@@ -196,22 +211,19 @@ class ByteSource:
         raise errors.TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
-        """Return the file, if it can be read where it lies; else all bytes.
-
-        A file that is gzipped, or was open already, cannot.
-        """
+        """Return the path of the file; all bytes if it is gzipped, or was given as an open file."""
         if self.file is None or self.compressed:
             return self.read_all()
         return self.file
 
     def drain(self) -> None:
-        """Read to the end: there a gzip stream's checksum tells whether it is damaged."""
+        """Read to the end of the file, where the checksum of a gzip stream is verified."""
         while self.read(_FILE_BUFFER):
             pass
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say of an error while reading which file it is about, and what to do."""
+        """Convert errors while reading to errors that name the file and say what to do."""
         try:
             yield
         except EOFError:
@@ -235,18 +247,22 @@ class ByteSource:
             raise TraceNotFoundError(self.path, problem, "check the file") from None
 
     def _can_be_salvaged(self) -> bool:
-        """Return True if salvaging gives events of a stream of which not one byte was given."""
+        """Return True if a damaged gzip stream has events before the damage.
+
+        Without salvaging, a stream that is damaged near its beginning gives no bytes at all, so the
+        beginning is read again byte by byte.
+        """
         if self.file is None or self.reading.allow_truncated or self._unpacked:
             return False
         salvaging = replace(self.reading, allow_truncated=True)
         with suppress(TraceError), ByteSource(self.file, reading=salvaging) as source:
-            return _AN_EVENT.search(source.peek(_LOOKED_AT)) is not None
+            return _AN_EVENT.search(source.peek(_SEARCHED_BYTES)) is not None
         return False
 
     def threads(self) -> int:
-        """Return how many threads may read ahead.
+        """Return the number of threads that may read ahead.
 
-        0 if the file is small, or there is one core for it.
+        It is 0 for a small file, or if only one core is available.
         """
         count = min(self.reading.jobs or cores(), _MOST_THREADS)
         size = ahead.text_bytes(self.size or 0, compressed=self.compressed)
@@ -269,6 +285,11 @@ class ByteSource:
 
 
 def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
+    """Open a file; return it and its size in bytes.
+
+    Raises:
+        TraceNotFoundError: it does not exist, is not a regular file, or must not be read.
+    """
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -281,7 +302,7 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
             raise TraceNotFoundError(
                 path, "is outside the allowed folders", "give another file"
             )
-        file = _AsOpened(path)
+        file = _FixedSizeFile(path)
         return io.BufferedReader(file, _FILE_BUFFER), file.size
     except FileNotFoundError:
         raise TraceNotFoundError(path, "no such file", "check the path") from None
@@ -291,8 +312,8 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
         raise TraceNotFoundError.of(path, error) from None
 
 
-class _AsOpened(io.FileIO):
-    """A file that is read as far as it went when it was opened, even if it grows."""
+class _FixedSizeFile(io.FileIO):
+    """A file that is read up to the size that it had when it was opened, even if it grows."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -304,40 +325,41 @@ class _AsOpened(io.FileIO):
         return count
 
 
-class _Encoded(io.RawIOBase):
-    """An open file of either sort as raw bytes."""
+class _EncodedFile(io.RawIOBase):
+    """The raw bytes of an open file, which may be a text file."""
 
     def __init__(self, file: Readable) -> None:
-        self._from = file
-        self._rest = b""
+        self._file = file
+        self._unread = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
-        if not self._rest:
-            piece = self._from.read(_FILE_BUFFER)
-            self._rest = (
-                piece.encode("utf-8", "surrogatepass")
-                if isinstance(piece, str)
-                else piece
-            )
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+        if not self._unread:
+            piece = self._file.read(_FILE_BUFFER)
+            if isinstance(piece, str):
+                piece = piece.encode("utf-8", "surrogatepass")
+            self._unread = piece
+        count = min(len(buffer), len(self._unread))
+        buffer[:count] = self._unread[:count]
+        self._unread = self._unread[count:]
         return count
 
 
 def salvage_notes(
     source: ByteSource, damage: TraceError | None, at: int, events: int
 ) -> list[str]:
-    """Return the note on damage, if there is any; raise the damage if nothing is salvaged.
+    """Return a sentence about the damage of a file that was salvaged; none without damage.
 
     Args:
         source: the file.
-        damage: why not all of it could be read.
-        at: the byte of the text before which all was read.
-        events: how many events were read.
+        damage: what is wrong with the file; None if nothing is.
+        at: the byte of the text up to which it was read.
+        events: the number of events that were read.
+
+    Raises:
+        TraceError: the damage, if damaged files are not to be salvaged, or no event was read.
     """
     from tracelens_ext.trace import SALVAGED
 
@@ -370,13 +392,13 @@ def salvage_notes(
         losses.append(_loss_beyond(source))
     if not losses:
         losses.append("only the end of the document is lost")
-    kept = f"all {events:,} events before byte {at:,} of the text are here"
-    clauses = "; ".join([kept] + losses)
+    salvaged = f"all {events:,} events before byte {at:,} of the text are here"
+    clauses = "; ".join([salvaged] + losses)
     return [f"{SALVAGED}({damage.problem}): {clauses}."]
 
 
 def _loss_beyond(source: ByteSource) -> str:
-    """Return what may be lost of a stream that is cut off or damaged."""
+    """Return a clause about the part of a cut off or damaged stream that cannot be measured."""
     loss = "everything after it is lost"
     if source.damage is not None and not source.cut_off:
         loss += ", and values before it may be wrong where the gzip stream is damaged"
@@ -385,10 +407,10 @@ def _loss_beyond(source: ByteSource) -> str:
 
 RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 _LONGEST_NAME = 60
-#: Members of a document that a message names.
+#: A message names up to this many members of a document.
 _MOST_MEMBERS = 6
-#: A top-level member that only one tool writes → the tool.
-_MEMBERS = {
+#: Top-level member that only one tool writes → what the document is.
+_DOCUMENT_OF_MEMBER = {
     "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
     "shared": "a speedscope file",
     "resourceSpans": "OpenTelemetry spans",
@@ -402,10 +424,9 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
         problem = "is a dump of PyTorch's flight recorder, not a trace"
         return TraceFormatError(path, problem, "run: tracelens-ext ranks FILE")
     for name in names:
-        if name in _MEMBERS:
-            return TraceFormatError(
-                path, f"is {_MEMBERS[name]}, which is not supported", RECORD
-            )
+        if name in _DOCUMENT_OF_MEMBER:
+            problem = f"is {_DOCUMENT_OF_MEMBER[name]}, which is not supported"
+            return TraceFormatError(path, problem, RECORD)
     if "traceEvents" in names:
         return TraceFormatError(path, "has traceEvents that are not a list", RECORD)
     content = "it is empty"
@@ -418,6 +439,6 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
 
 
 def in_a_line(name: str) -> str:
-    """Return a name out of a file, fit for a message: on one line, short, and printable."""
+    """Return a name from a file in a form that fits into a message: one short, printable line."""
     line = " ".join(name.split())[:_LONGEST_NAME]
     return line.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Write tables as one Excel workbook: a first sheet with an index, a sheet a table, and charts."""
+"""Write a report as an Excel workbook: a summary with an index, the tables, and the charts."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.short_names import told_apart
 from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, unit_of, with_units
+from tracelens_ext.text import counted
 
-#: A table of more cells takes seconds to write here and to open in Excel.
+#: A table with more cells takes seconds to write, and to open in Excel.
 MANY_CELLS = 200_000
 
-# names of sheets
+# Names of sheets.
 _SUMMARY = "summary"
 _CHARTS = "charts"
-#: Facts that stand before the tables.
+#: The facts at the top of the summary.
 _FIRST = frozenset(("Trace", "Devices", "Rank", "Steps") + FIRST_FACTS)
 
 
 @dataclass(frozen=True)
 class _ChartData:
-    """A chart and the small table that is drawn of it."""
+    """A chart, and the small table of sums that it shows."""
 
     chart: Chart
     table: pd.DataFrame
@@ -52,19 +53,19 @@ class _ChartData:
 
 @dataclass(frozen=True)
 class _PlacedChart:
-    """A chart whose table is written on the sheet of charts, from the row `top` on."""
+    """A chart on the sheet of charts."""
 
     data: _ChartData
-    top: int
+    top: int  #: the first row of the table of sums
 
 
 @dataclass(frozen=True)
 class _IndexLine:
     """A line of the index of sheets."""
 
-    sheet: str
-    rows: str
-    shows: str
+    sheet: str  #: the name of the sheet
+    rows: str  #: the number of rows, in words; empty for the sheet of charts
+    description: str  #: what the sheet shows
 
 
 @dataclass(frozen=True)
@@ -76,42 +77,44 @@ class _Line:
 
 
 def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
-    """Write a report to an Excel file, replacing it only when all is written.
+    """Write a report to an Excel file, which replaces an existing file only when it is complete.
 
-    The first sheet, `summary`, shows what was analyzed, the answers with the charts of their
-    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table;
-    then `charts`, but those of zeros. Numbers are shown with the unit that the column's name tells;
-    percentages (0 to 100) get bars. An empty cell stands for None, NaN and NaT; infinities, whole
-    numbers of more than 15 digits, and values of other types are written as texts.
+    The first sheet, `summary`, has facts about the trace, the answers with the charts of their
+    tables, an index with links to the sheets, further facts, and notes. Then comes a sheet for each
+    table, and at last `charts`, without charts that have only zeros. Numbers have the unit that the
+    name of their column tells; percentages (0 to 100) have bars. None, NaN and NaT are empty cells.
+    Infinities, integers of more than 15 digits, and values of other types are texts.
 
     Returns:
-        All notes of the first sheet: those given, then what had to be cut or renamed to fit
-        Excel's limits, and what could not be written.
+        All notes of the first sheet: the notes of the report, then notes on what was cut or renamed
+        for Excel's limits, and on what could not be written.
 
     Raises:
-        ValueError: a chart is of a table that the report has not.
+        ValueError: a chart needs a table that the report lacks.
     """
-    stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
+    compressed = io.BytesIO()  # in memory, so that a full disk cannot cut the archive
     with (
         written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
         book = cells.Book(
-            stream=stored, title=excel_text.cleaned(report.title), folder=folder
+            stream=compressed, title=excel_text.cleaned(report.title), folder=folder
         )
         writer = _WorkbookWriter(book, report)
         writer.write()
         try:
             book.xlsx.close()
-        except FileCreateError as error:  # around the error of the system
+        except (
+            FileCreateError
+        ) as error:  # XlsxWriter wraps the error of the operating system
             raise error.args[0] from error
         with target.open("wb") as stream:
-            stream.write(stored.getbuffer())
+            stream.write(compressed.getbuffer())
     return writer.notes
 
 
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Say which tables take seconds to write as a workbook and to open in Excel."""
+    """Return a note for each table that is so large that Excel is slow to open it."""
     return [
         f"{name} has {frame.size:,} cells, which makes Excel slow to open it; "
         "--format csv or parquet suits such tables better"
@@ -121,7 +124,7 @@ def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 class _WorkbookWriter:
-    """Writes the parts of a report into a workbook, each by itself."""
+    """Writes the parts of a report into a workbook; a part that fails is left out."""
 
     def __init__(self, book: cells.Book, report: Report) -> None:
         self._book = book
@@ -132,7 +135,7 @@ class _WorkbookWriter:
         self.notes = list(report.notes)
 
     def write(self) -> None:
-        """Write all sheets; the first one last, as it names what could not be written."""
+        """Write all sheets; the first one comes last because it notes what could not be written."""
         frames = self._fitting_frames()
         charts = self._charts_with_data()
         first = _FirstSheet(
@@ -143,7 +146,7 @@ class _WorkbookWriter:
         self._write_tables(frames)
         if charts:
             titles = "; ".join(data.chart.title for data in charts)
-            self._index.append(_IndexLine(sheet=_CHARTS, rows="", shows=titles))
+            self._index.append(_IndexLine(sheet=_CHARTS, rows="", description=titles))
             sheet = self._book.xlsx.add_worksheet(_CHARTS)
             self._placed_charts = _write_charts(
                 book=self._book, sheet=sheet, charts=charts, failures=self._failures
@@ -163,7 +166,10 @@ class _WorkbookWriter:
             first.write_wide(0, note)
 
     def _fitting_frames(self) -> dict[str, pd.DataFrame]:
-        """Return what of each table fits into a sheet, by the name of the sheet."""
+        """Return the part of each table that fits on a sheet, by the name of the sheet.
+
+        Adds the sheets to the index.
+        """
         report = self._report
         sheet_names = excel_text.unique_sheet_names(
             map(earlier_table_name, report.sheets), taken=(_SUMMARY, _CHARTS)
@@ -188,17 +194,16 @@ class _WorkbookWriter:
                 notes=self.notes,
             )
             frames[sheet_name] = fitting
-            plural = "" if len(fitting) == 1 else "s"
-            rows = f"{len(fitting):,} row{plural}"
-            self._index.append(
-                _IndexLine(
-                    sheet=sheet_name, rows=rows, shows=report.descriptions.get(name, "")
-                )
+            line = _IndexLine(
+                sheet=sheet_name,
+                rows=counted(len(fitting), "row"),
+                description=report.descriptions.get(name, ""),
             )
+            self._index.append(line)
         return frames
 
     def _charts_with_data(self) -> list[_ChartData]:
-        """Sum what each chart shows, of the whole tables; leave out those with nothing to show."""
+        """Return the charts with their sums of the complete tables, but no empty charts."""
         charts = []
         for chart in self._report.charts:
             if chart.on == "page" or chart.sheet in self._report.page_sheets:
@@ -222,11 +227,13 @@ class _WorkbookWriter:
         for name, frame in frames.items():
             sheet = self._book.xlsx.add_worksheet(name)
             with self._failures.isolate(f"The sheet {name}"):
-                whole = name in sheets_of_sentences
-                self.notes += cells.write_table(self._book, sheet, frame, whole=whole)
+                wrap_texts = name in sheets_of_sentences
+                self.notes += cells.write_table(
+                    self._book, sheet, frame, wrap_texts=wrap_texts
+                )
 
     def _chart_of(self, answer: Answer) -> _PlacedChart | None:
-        """Return the first chart of the table of an answer."""
+        """Return the first chart of an answer's table; None if it has no chart."""
         for placed in self._placed_charts:
             if placed.data.chart.sheet == answer.sheet:
                 return placed
@@ -239,13 +246,15 @@ class _WorkbookWriter:
 
 
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
-_CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
-_WIDTH_PIXELS = 756
-_ROW_PIXELS = 20
-_NUMBER_WIDTH = 14  # of a column beside a chart, in characters
-# of a landscape page, A4 or Letter; in percent
-_PAGE_ROWS = 40
-_PRINT_SCALE = 85
+_CHART_COLUMNS = (
+    12  # number of columns that a chart covers, of the default width of 64 pixels
+)
+_WIDTH_PIXELS = 756  # width of a chart
+_ROW_PIXELS = 20  # default height of a row
+_NUMBER_WIDTH = 14  # width of a column of numbers beside a chart, in characters
+_PAGE_ROWS = 40  # number of rows on a landscape page, A4 or Letter
+_PRINT_SCALE = 85  # percent
+# Colors and fonts of charts.
 _INK = "#404040"
 _GRID = "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
@@ -264,10 +273,10 @@ def _write_charts(
     charts: Sequence[_ChartData],
     failures: PartFailures,
 ) -> list[_PlacedChart]:
-    """Draw charts below one another, each with its table at its right.
+    """Draw charts one below the other, each with its table of sums on its right.
 
     Returns:
-        Those that were drawn.
+        The charts that were drawn.
     """
     row = 0
     page_start = 0
@@ -291,19 +300,19 @@ def _write_charts(
     cells.checked(sheet.set_column(_CHART_COLUMNS + 1, last_column, _NUMBER_WIDTH))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
-    # not fitted to the page: that ignores page breaks
+    # Fitting the sheet to the page would ignore the page breaks.
     sheet.set_print_scale(_PRINT_SCALE)
     sheet.set_margins(top=0.5, bottom=0.5)
     sheet.set_h_pagebreaks(page_breaks)
-    # Printed are the charts alone: their tables would make them small.
+    # Only the charts are printed, because their tables would make them small.
     cells.checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
     return placed_charts
 
 
 def _chart_rows(table: pd.DataFrame) -> int:
-    """How many rows a chart takes, so that each label can be read."""
+    """Return the number of sheet rows that a chart covers, so that all labels are readable."""
     bars, series = table.shape
-    # Room for the title, the axis and the legend; a bar needs a little more than a line.
+    # A bar needs slightly more than a row; the title, the axis and the legend need some rows.
     legend_rows = 0
     if series > 1:
         legend_rows = math.ceil(series / 5)
@@ -311,7 +320,7 @@ def _chart_rows(table: pd.DataFrame) -> int:
 
 
 def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> None:
-    """Write the numbers behind a chart: title, header, then a row a bar."""
+    """Write the table of a chart: the title, the header, and a row for each bar."""
     chart = placed.data.chart
     table = placed.data.table
     header_style = book.format(bold=True, font_color=_INK)
@@ -326,12 +335,12 @@ def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> 
     )
     header_row = placed.top + 1
     for column, name in enumerate(
-        [chart.label_column] + _short(table.columns), _CHART_COLUMNS
+        [chart.label_column] + _short_labels(table.columns), _CHART_COLUMNS
     ):
         cells.put(
             sheet=sheet, row=header_row, column=column, value=name, style=header_style
         )
-    labels = _short(table.index)
+    labels = _short_labels(table.index)
     for row, (label, values) in enumerate(
         zip(labels, table.to_numpy().tolist(), strict=True), header_row + 1
     ):
@@ -345,7 +354,7 @@ def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> 
 
 
 def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
-    """Draw horizontal bars over a table as `_write_numbers` writes it."""
+    """Return a chart of horizontal bars for a table that `_write_numbers` writes."""
     chart = placed.data.chart
     table = placed.data.table
     is_stacked = chart.kind == "stacked"
@@ -362,8 +371,9 @@ def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
             "name_font": title_font,
         }
     )
-    # Of bars that lie, XlsxWriter's y axis is that of the labels. The first row of the table is
-    # the top bar, its label beside the plot also where bars go to the left; numbers stay below.
+    # For horizontal bars, XlsxWriter calls the axis of the labels the y axis. It is reversed, so
+    # that the first row of the table is the bar at the top. The options keep the labels beside the
+    # plot even if bars go to the left, and the numbers below it.
     drawing.set_y_axis(
         _AXIS | {"reverse": True, "label_position": "low", "crossing": "max"}
     )
@@ -376,20 +386,20 @@ def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
 
 
 def _series_options(placed: _PlacedChart, position: int) -> dict[str, Any]:
-    """Return what XlsxWriter needs to know of a series: where it is written, and how it looks."""
+    """Return XlsxWriter's options for a series: the cells of its data, and its look."""
     chart = placed.data.chart
     table = placed.data.table
     header_row = placed.top + 1
     first_row = header_row + 1
     last_row = header_row + len(table)
     column = _CHART_COLUMNS + 1 + position
-    # Names and labels are references to cells: as texts they could be taken for formulas. With a
-    # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
+    # Names and labels are references to cells, because Excel could take texts for formulas. The
+    # space behind labels keeps XlsxWriter from storing labels such as `0` and `nan` as numbers.
     options: dict[str, Any] = {
         "name": [_CHARTS, header_row, column],
-        "name_data": [_short(table.columns)[position]],
+        "name_data": [_short_labels(table.columns)[position]],
         "categories": [_CHARTS, first_row, _CHART_COLUMNS, last_row, _CHART_COLUMNS],
-        "categories_data": [f"{label} " for label in _short(table.index)],
+        "categories_data": [f"{label} " for label in _short_labels(table.index)],
     }
     is_stacked = chart.kind == "stacked"
     if not is_stacked:
@@ -409,7 +419,7 @@ def _series_options(placed: _PlacedChart, position: int) -> dict[str, Any]:
 
 
 def _bar_fills(chart: Chart, table: pd.DataFrame) -> list[dict[str, Any] | None]:
-    """Return the fill of each bar: a color of its own for a category; None for the usual one."""
+    """Return the fill of each bar: the color of its category; None for the default color."""
     are_categories = "category" in chart.label_column
     fills: list[dict[str, Any] | None] = []
     for label in map(str, table.index):
@@ -421,7 +431,7 @@ def _bar_fills(chart: Chart, table: pd.DataFrame) -> list[dict[str, Any] | None]
 
 
 def _number_axis(data: _ChartData) -> dict[str, Any]:
-    """Return the axis of the numbers of a chart."""
+    """Return XlsxWriter's options for the axis of numbers of a chart."""
     numbers = data.table.to_numpy()
     lengths = numbers
     if data.chart.kind == "stacked":
@@ -430,7 +440,7 @@ def _number_axis(data: _ChartData) -> dict[str, Any]:
     symbol = unit_of(data.chart.value_column).symbol
     axis = dict(_AXIS)
     if float(numbers.min()) >= 0:
-        # a bar that starts elsewhere than at zero shows a wrong proportion
+        # Bars have the right proportions only if they start at zero.
         axis["min"] = 0
     axis["num_format"] = _axis_format(symbol, largest)
     axis["major_gridlines"] = {"visible": True, "line": _LINE}
@@ -441,28 +451,29 @@ def _filled(color: str) -> dict[str, Any]:
     return {"fill": {"color": color}, "border": {"color": color}}
 
 
-def _short(labels: Iterable[object]) -> list[str]:
+def _short_labels(labels: Iterable[object]) -> list[str]:
+    """Return labels on one line each, shortened so that they fit beside the bars."""
     texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
     return told_apart(texts, _LABEL_CHARACTERS)
 
 
 def _titled(chart: Chart) -> str:
-    """Return the title of a chart, with the unit of its values."""
+    """Return the title of a chart with the unit of its values."""
     symbol = unit_of(chart.value_column).symbol
     title = chart.title
     if symbol and f"({symbol})" not in title:
         title = f"{title} ({symbol})"
-    return excel_text.cell_text(title)[0]
+    return excel_text.cell_text(title).text
 
 
 def _cell_format(data: _ChartData) -> str:
-    """Show the numbers of a chart's table and at its bars as a column of a table does."""
+    """Return the number format for the table and the bars of a chart."""
     largest = float(data.table.to_numpy().max())
     return Shown(unit_of(data.chart.value_column), largest=largest).excel_format
 
 
 def _axis_format(symbol: str, largest: float) -> str:
-    """Show three digits of the largest value; the title has the unit."""
+    """Return a number format with three digits of the largest value; the title has the unit."""
     if largest <= 0:
         return "General"
     decimals = min(max(2 - math.floor(math.log10(largest)), 0), 6)
@@ -474,20 +485,21 @@ def _axis_format(symbol: str, largest: float) -> str:
     return number
 
 
+# Properties of formats.
 _LINK: dict[str, object] = {"underline": 1, "font_color": "#0563C1"}
 _TEXT: dict[str, object] = {"align": "left", "indent": 1}
-_WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
+#: The widths of the columns of the first sheet, in characters: 1,200 pixels together.
+_WIDTHS = (40, 13, 13, 46, 13, 24, 18)
 _LAST = len(_WIDTHS) - 1
-_BESIDE = 3  # columns of a table that leaves room for its chart
-_CHART_PIXELS = 700
-_HEADER_PART = 0.9  # of the width of a column that its bold header can use
-# a row is no higher than Excel lets it be
+_MOST_COLUMNS_BESIDE_CHART = 3  # a table with more columns has its chart below it
+_CHART_PIXELS = 700  # width of a chart on the first sheet
+_HEADER_PART = 0.9  # the part of a column's width that its bold header can use
 _LINE_HEIGHT = 15.0
-_LINES_SHOWN = 27
+_MOST_LINES = 27  # Excel allows no higher rows
 
 
 class _FirstSheet:
-    """Writes block below block."""
+    """Writes the first sheet, one block below the other."""
 
     def __init__(self, book: cells.Book, sheet: Worksheet, title: str) -> None:
         self._book = book
@@ -509,7 +521,7 @@ class _FirstSheet:
         self._row = 2
 
     def write_facts(self, facts: Iterable[tuple[str, object]]) -> None:
-        """Label and value a line; a number is shown with the unit that its label tells."""
+        """Write a line for each fact; a number has the unit that its label tells."""
         for label, value in facts:
             cells.put(
                 sheet=self._sheet,
@@ -540,7 +552,14 @@ class _FirstSheet:
         sheets: Collection[str],
         placed: _PlacedChart | None,
     ) -> None:
-        """Write the first rows of a table, and a chart beside them or below."""
+        """Write the first rows of a table, and a chart beside or below them.
+
+        Args:
+            answer: the answer.
+            frame: the rows to write.
+            sheets: the names of all sheets, to which cells may be links.
+            placed: the chart; None for none.
+        """
         top = self._row
         self.write_head(answer.title)
         columns = [cells.column_of(series) for _, series in frame.items()]
@@ -552,17 +571,17 @@ class _FirstSheet:
             )
         styles = self._column_styles(answer, columns)
         for values in zip(*(column.values for column in columns), strict=True):
-            columns_shown = [
+            shown_values = [
                 answer.linked(value, sheets) if style.underline else value
                 for value, style in zip(values, styles, strict=True)
             ]
-            self._write_line(_Line(columns_shown, styles))
+            self._write_line(_Line(shown_values, styles))
         if placed is not None and len(frame):
             chart_row = self._row
             chart_column = 0
-            if len(columns) <= _BESIDE:
+            if len(columns) <= _MOST_COLUMNS_BESIDE_CHART:
                 chart_row = top
-                chart_column = _BESIDE
+                chart_column = _MOST_COLUMNS_BESIDE_CHART
             drawing = _drawing(self._book, placed, _CHART_PIXELS)
             options = {"x_offset": 10}
             cells.checked(
@@ -574,7 +593,7 @@ class _FirstSheet:
     def _column_styles(
         self, answer: Answer, columns: Sequence[cells.ExcelColumn]
     ) -> list[Format]:
-        """Return the format of each column of an answer; the one of links is underlined."""
+        """Return the format of each column of an answer; the column of links is underlined."""
         styles = []
         for name, column in zip(answer.columns, columns, strict=True):
             if name == answer.links:
@@ -589,7 +608,7 @@ class _FirstSheet:
         return styles
 
     def write_index(self, index: Sequence[_IndexLine]) -> None:
-        """Write a line for each other sheet: its name, how many rows it has, what it shows."""
+        """Write a line for each other sheet: its name, its number of rows, and what it shows."""
         self.write_head("Sheets")
         for line in index:
             self._write_link(column=0, name=line.sheet, style=self._format(**_LINK))
@@ -600,11 +619,11 @@ class _FirstSheet:
                 value=line.rows,
                 style=self._format(font_color="#666666"),
             )
-            self.write_wide(2, line.shows)
+            self.write_wide(2, line.description)
         self._row += 1
 
     def write_head(self, heading: str) -> None:
-        """Write a line above others."""
+        """Write a heading."""
         style = self._format(font_size=13, bold=True, font_color=cells.INK)
         cells.put(
             sheet=self._sheet, row=self._row, column=0, value=heading, style=style
@@ -612,7 +631,10 @@ class _FirstSheet:
         self._row += 1
 
     def _write_line(self, line: _Line, part: float = 1.0) -> None:
-        """Write a cell a column, texts in as many lines as `part` of it takes; links underlined."""
+        """Write a row with a cell for each column; underlined cells become links.
+
+        Texts are wrapped to `part` of the width of their columns.
+        """
         most_lines = 1
         for column, (value, style) in enumerate(
             zip(line.values, line.styles, strict=True)
@@ -632,7 +654,7 @@ class _FirstSheet:
         self._end_line(most_lines)
 
     def write_wide(self, first: int, text: str) -> None:
-        """Write a text across the columns from `first` on, in as many lines as it needs."""
+        """Write a text across all columns from `first` on, wrapped to as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
         cells.checked(
             self._sheet.merge_range(self._row, first, self._row, _LAST, "", style)
@@ -644,9 +666,10 @@ class _FirstSheet:
         self._end_line(_lines_of(text, width))
 
     def _end_line(self, lines: int) -> None:
+        """Make the current row high enough for some lines of text, and go to the next row."""
         if lines > 1:
             cells.checked(
-                self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN))
+                self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _MOST_LINES))
             )
         self._row += 1
 
@@ -658,5 +681,5 @@ class _FirstSheet:
 
 
 def _lines_of(text: str, width: float) -> int:
-    """How many lines a text takes in so many characters, at least."""
-    return sum(math.ceil(len(part) / width) or 1 for part in text.split("\n"))
+    """Return the least number of lines for a text that is wrapped to a width in characters."""
+    return sum(math.ceil(len(line) / width) or 1 for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""XlsxWriter's workbook, cells and tables; a text stays that text, and nothing fails silently."""
+"""Write cells and tables with XlsxWriter, so that texts stay texts and no error is silent."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from tracelens_ext.report.excel_text import CellValue, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text
 
-#: The same report has the same bytes, so no workbook says when it was written.
+#: The creation time of all workbooks, so that the same report always has the same bytes.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
+#: The color of headings.
 INK = "#1F3B64"
+#: The format of headers of tables.
 HEADER = {
     "bold": True,
     "text_wrap": True,
@@ -35,43 +37,47 @@ HEADER = {
     "bottom": 1,
     "bottom_color": INK,
 }
+#: The format of all cells of tables: thin lines around them.
 LINES = {"border": 1, "border_color": "#DDDDDD"}
-# Where a text is parted into runs, because XlsxWriter would write it wrong in one: it takes a text
-# from `<r>` to `</r>` for markup of its own, and of two parts that look like escapes and share an
-# underscore, `_x0041_x0042_`, it sees the first alone.
-_PARTS = re.compile("(?<=^<)(?=r>)|(?<=_)(?=x[0-9A-Fa-f]{4}_)")
+# Where a text is divided into runs, because XlsxWriter would write the whole text wrongly. It takes
+# a text from `<r>` to `</r>` for its own markup. Of two parts that look like escapes and share an
+# underscore, as in `_x0041_x0042_`, it only protects the first one.
+_RUN_BOUNDARY = re.compile("(?<=^<)(?=r>)|(?<=_)(?=x[0-9A-Fa-f]{4}_)")
 
 
 class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
-    """A sheet that takes a row of a table at once, which is written four times faster."""
+    """A sheet that can write a whole row of a table at once, which is four times faster."""
 
     def write_cells(self, row: int, cells: Sequence[tuple[CellValue, Format]]) -> None:
-        """Write the next row, cells as `column_of` gives them."""
-        self._write_single_row(row)  # the one before
+        """Write the next row.
+
+        Args:
+            row: the index of the row.
+            cells: values as in `ExcelColumn.values`, with their formats.
+        """
+        self._write_single_row(row)  # writes the row before this one
         parts = []
-        for place, (value, style) in enumerate(cells):
-            if value in (None, "") or value != value:  # as NaN does
+        for column, (value, style) in enumerate(cells):
+            if value in (None, "") or value != value:  # NaN differs from itself
                 content = "/>"
             elif isinstance(value, str):
                 if "_x" in value or "\r" in value or value.startswith("<r>"):
-                    for column, cell in enumerate(cells):
-                        put(self, row, column, *cell)
+                    # `put` knows how to write such a text.
+                    for cell_column, cell in enumerate(cells):
+                        put(self, row, cell_column, *cell)
                     return
                 space = ' xml:space="preserve"' if value != value.strip() else ""
-                text = (
-                    value
-                    if value.isprintable()
-                    else self._escape_control_characters(value)
-                )
+                text = value
+                if not value.isprintable():
+                    text = self._escape_control_characters(value)
                 content = f' t="inlineStr"><is><t{space}>{self._escape_data(text)}</t></is></c>'
             elif isinstance(value, bool):
                 content = f' t="b"><v>{value:d}</v></c>'
             else:
                 content = f"><v>{value:.16G}</v></c>"
-            number = style.xf_index or style._get_xf_index()
-            parts.append(
-                f'<c r="{xl_rowcol_to_cell_fast(row, place)}" s="{number}"{content}'
-            )
+            style_index = style.xf_index or style._get_xf_index()
+            reference = xl_rowcol_to_cell_fast(row, column)
+            parts.append(f'<c r="{reference}" s="{style_index}"{content}')
         checked(self._check_dimensions(row, len(cells) - 1))
         self._write_row(row, None)
         self.fh.write("".join(parts))
@@ -79,13 +85,24 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
 
 
 class Book:
-    """A workbook that makes each format once; `folder` has its rows while they are written."""
+    """A workbook that creates each format only once.
+
+    Args:
+        stream: the stream to which the workbook is written.
+        title: the title among the properties of the workbook.
+        folder: the folder for temporary files with rows that are written already.
+    """
 
     def __init__(self, stream: BinaryIO, title: str, folder: str) -> None:
-        as_text = ("strings_to_formulas", "strings_to_urls", "strings_to_numbers")
-        kept = {"constant_memory": True, "tmpdir": folder}
-        self.xlsx = Workbook(stream, kept | dict.fromkeys(as_text, False))
-        self.xlsx.use_zip64()  # of parts over 4 GB alone
+        options = {
+            "constant_memory": True,
+            "tmpdir": folder,
+            "strings_to_formulas": False,
+            "strings_to_urls": False,
+            "strings_to_numbers": False,
+        }
+        self.xlsx = Workbook(stream, options)
+        self.xlsx.use_zip64()  # affects only parts of more than 4 GB
         self.xlsx.set_properties(
             {"title": title, "author": GENERATOR, "created": _CREATED}
         )
@@ -94,7 +111,7 @@ class Book:
         self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
 
     def format(self, **properties: object) -> Format:
-        """The format with these of XlsxWriter's properties."""
+        """Return the format with some of XlsxWriter's properties."""
         key = tuple(properties.items())
         if key not in self._formats:
             self._formats[key] = self.xlsx.add_format(properties)
@@ -102,7 +119,7 @@ class Book:
 
 
 def checked(code: int) -> None:
-    """Refuse a workbook that lacks a part; XlsxWriter says so by a number other than 0 alone."""
+    """Raise an error for a return code of XlsxWriter, other than 0, that it rejected something."""
     if code:
         raise OutputError(
             "the workbook cannot be written: XlsxWriter rejects a part of it (code "
@@ -113,13 +130,13 @@ def checked(code: int) -> None:
 def put(
     sheet: Worksheet, row: int, column: int, value: CellValue, style: Format
 ) -> None:
-    """Write one cell; a text cleaned, cut as `cell_text` does, with Excel's line breaks."""
-    # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
-    if value in (None, "") or value != value:  # as NaN does
+    """Write one cell; a text is cleaned and cut as in `cell_text`, with Excel's line breaks."""
+    # XlsxWriter's public functions would first check whether the row is a reference such as `A1`.
+    if value in (None, "") or value != value:  # NaN differs from itself
         code = sheet._write_blank(row, column, None, style)
     elif isinstance(value, str):
-        text = cell_text(value)[0].replace("\r\n", "\n").replace("\r", "\n")
-        parts = _PARTS.split(text)
+        text = cell_text(value).text.replace("\r\n", "\n").replace("\r", "\n")
+        parts = _RUN_BOUNDARY.split(text)
         if len(parts) == 1:
             code = sheet._write_string(row, column, text, style)
         else:
@@ -132,24 +149,24 @@ def put(
     checked(code)
 
 
-MOST_ROWS = 1_048_576  # of a sheet, with the header
-MOST_COLUMNS = 16_384
-#: More cells take minutes to write, and hardly anything opens them.
+MOST_ROWS = 1_048_576  # of a sheet, including the header
+MOST_COLUMNS = 16_384  # of a sheet
+#: A workbook with more cells takes minutes to write, and hardly any program can open it.
 MOST_CELLS = 1_000_000
-# Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
-# one as high as its text has lines.
+# A row without a height is as high as its text has lines. XlsxWriter omits Excel's default height
+# of 15, so this one is slightly different.
 _ROW_HEIGHT = 15.75
-# of a column, in characters
+# Widths of columns, in characters.
 _NARROWEST = 8.0
 _WIDEST = 52.0
-_FILTER_BUTTON = 3.0  # characters that the button covers in a header
-_BOLD = 1.1  # the width of a character of a header
-_MARGIN = 1.5  # characters beside the content
-_BAR_WIDTH = 13.0  # of a column with data bars: narrower ones hide the number
-_SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
+_FILTER_BUTTON = 3.0  # the button covers this much of a header
+_BOLD = 1.1  # width of a bold character
+_MARGIN = 1.5  # space beside the content
+_BAR_WIDTH = 13.0  # bars in a narrower column would hide the number
+_SIZE_WIDTH = 11.0  # for numbers of bytes, which are shown in MB or GB if large
 
-# Bars and colors as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
-# reads finished reports, warns of those of 2010.
+# XlsxWriter's options for bars and colors. The bars are those of Excel 2007: openpyxl, which reads
+# finished reports, warns about those of Excel 2010.
 _BARS = {
     "type": "data_bar",
     "bar_color": "#9CC2E5",
@@ -175,19 +192,19 @@ _COLORS = {
 class ExcelColumn:
     """A column of a table, ready to be written."""
 
-    header: str  #: its name, cleaned
-    width: float  #: in characters
-    header_lines: int  #: lines that the header takes at this width
-    number_format: str  #: the Excel format of its numbers
-    #: what shows percentages: bars, or colors where some are below zero; None for other columns
+    header: str  #: the cleaned name of the column
+    width: float  #: width of the column in characters
+    header_lines: int  #: number of lines of the header at this width
+    number_format: str  #: Excel's format for the numbers
+    #: options for the bars of percentages, or for colors if some are negative; None for none
     bars: dict[str, Any] | None
-    is_text: bool  #: holds texts only
-    cut: int  #: cells whose text is longer than a cell may be
-    values: list[CellValue]  #: a value a row
+    is_text: bool  #: True if the column has only texts
+    cut: int  #: number of texts that were too long for a cell
+    values: list[CellValue]  #: the value of each row
 
 
 def column_of(series: pd.Series) -> ExcelColumn:
-    """Look at a column once: its values as cells, and how they are shown."""
+    """Return a column with the values, the width and the formats of its cells."""
     header = cell_text(header_text(series.name)).text
     cell_values = _values(excel_text.own_digits(series))
     values = cell_values.values
@@ -221,7 +238,7 @@ def column_of(series: pd.Series) -> ExcelColumn:
 
 
 def _width_of_numbers(notation: Shown, width: float) -> float:
-    """Return how wide the content of a column is, whose texts are `width` wide, in characters."""
+    """Return the width of a column of numbers, whose texts have the given width, in characters."""
     unit = notation.unit
     longest_text = notation.text(-notation.largest).rstrip("%")
     longest = len(longest_text)
@@ -236,7 +253,7 @@ def _width_of_numbers(notation: Shown, width: float) -> float:
 
 
 def _least_header_width(header: str) -> float:
-    """Return the least width of a column whose header is in two lines, if it has several words."""
+    """Return the least width of a column; a header of several words may have two lines."""
     words = header.split()
     longest_word = max(map(len, words), default=0)
     half = 0
@@ -248,17 +265,19 @@ def _least_header_width(header: str) -> float:
 
 @dataclass(frozen=True)
 class _CellValues:
-    """The values of a column as cells hold them, and how many texts were cut."""
+    """The values of the cells of a column."""
 
     values: list[CellValue]
-    cut: int
+    cut: int  #: number of texts that were cut
 
 
 def _values(series: pd.Series) -> _CellValues:
-    """Bring the values of a column to what cells can hold."""
+    """Convert the values of a column to values that cells can have."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         value_of_code = [cell_value(category) for category in series.cat.categories]
-        value_of_code.append(None)  # the last, which code -1 picks
+        value_of_code.append(
+            None
+        )  # a missing value has the code -1, the index of the last
         plain = [value_of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
@@ -277,20 +296,28 @@ def _values(series: pd.Series) -> _CellValues:
 
 
 def most_rows(frames: Collection[pd.DataFrame]) -> int:
-    """How many rows each table may have, so that a sheet and the workbook hold them."""
-    return bisect_right(
-        range(MOST_ROWS - 1),
-        MOST_CELLS,
-        key=lambda rows: sum(
-            min(len(frame), rows + 1) * frame.shape[1] for frame in frames
-        ),
-    )
+    """Return the most rows per table with which all tables fit in a workbook."""
+
+    def cells_with(rows: int) -> int:
+        return sum(min(len(frame), rows) * frame.shape[1] for frame in frames)
+
+    # The cells increase with the rows: find the first number of rows that is too large.
+    too_many = bisect_right(range(MOST_ROWS), MOST_CELLS, key=cells_with)
+    return too_many - 1
 
 
 def fitting(
     wanted: str, name: str, frame: pd.DataFrame, most_rows: int, notes: list[str]
 ) -> pd.DataFrame:
-    """Return the part of a table that fits a sheet; note what does not."""
+    """Return the part of a table that fits on a sheet; add a note about what does not.
+
+    Args:
+        wanted: the name of the table.
+        name: the name of its sheet.
+        frame: the table.
+        most_rows: the most rows of the sheet.
+        notes: the notes of the report.
+    """
     if wanted != name:
         notes.append(
             f"The table “{wanted}” is on the sheet “{name}”, because its name cannot "
@@ -298,59 +325,74 @@ def fitting(
         )
     rows, columns = frame.shape
     if rows > most_rows:
-        holder = "sheet" if most_rows == MOST_ROWS - 1 else "workbook"
+        container = "sheet" if most_rows == MOST_ROWS - 1 else "workbook"
         notes.append(
-            _not_all(name=name, most=most_rows, total=rows, what="rows", holder=holder)
+            _note_of_cut(
+                name=name, most=most_rows, total=rows, noun="rows", container=container
+            )
         )
     if columns > MOST_COLUMNS:
         notes.append(
-            _not_all(
+            _note_of_cut(
                 name=name,
                 most=MOST_COLUMNS,
                 total=columns,
-                what="columns",
-                holder="sheet",
+                noun="columns",
+                container="sheet",
             )
         )
     return frame.iloc[:most_rows, :MOST_COLUMNS]
 
 
-def _not_all(name: str, most: int, total: int, what: str, holder: str) -> str:
+def _note_of_cut(name: str, most: int, total: int, noun: str, container: str) -> str:
     return (
-        f"{name}: only the first {most:,} of {total:,} {what} are here, which is all "
-        f"that a {holder} can hold; the CSV files have all."
+        f"{name}: only the first {most:,} of {total:,} {noun} are here, which is all "
+        f"that a {container} can hold; the CSV files have all."
     )
 
 
 def write_table(
-    book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: bool
+    book: Book, sheet: Worksheet, frame: pd.DataFrame, *, wrap_texts: bool
 ) -> list[str]:
-    """Write the sheet of a table, rows a line high or texts `whole`; say what is cut."""
+    """Write the sheet of a table.
+
+    Args:
+        book: the workbook.
+        sheet: the sheet.
+        frame: the table.
+        wrap_texts: True for rows that are as high as their texts need; False for rows of one line.
+
+    Returns:
+        A note for each column in which texts were cut.
+    """
     columns = [column_of(series) for _, series in frame.items()]
     sheet.freeze_panes(1, 0)
     sheet.repeat_rows(0)
     sheet.set_landscape()
-    sheet.fit_to_pages(1, 0)  # as many pages long as it takes
+    sheet.fit_to_pages(1, 0)  # one page wide, any number of pages long
     if columns:
-        if not whole:
+        if not wrap_texts:
             sheet.set_default_row(_ROW_HEIGHT)
         checked(
             sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3)
         )
         checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
-    for place, column in enumerate(columns):
-        checked(sheet.set_column(place, place, column.width))
-        side = "left" if column.is_text else "center"
+    for position, column in enumerate(columns):
+        checked(sheet.set_column(position, position, column.width))
+        alignment = "left" if column.is_text else "center"
         put(
             sheet=sheet,
             row=0,
-            column=place,
+            column=position,
             value=column.header,
-            style=book.format(**HEADER, align=side),
+            style=book.format(**HEADER, align=alignment),
         )
         if column.bars:
-            checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
-    _write_rows(book, sheet, columns, whole=whole)
+            last_row = len(frame)
+            checked(
+                sheet.conditional_format(1, position, last_row, position, column.bars)
+            )
+    _write_rows(book, sheet, columns, wrap_texts=wrap_texts)
     return [
         f"{sheet.name}: texts longer than a cell allows "
         f"({excel_text.CELL_CHARACTERS:,} characters) are cut and marked “[cut here”: "
@@ -362,28 +404,30 @@ def write_table(
 
 
 def _write_rows(
-    book: Book, sheet: Worksheet, columns: Sequence[ExcelColumn], *, whole: bool
+    book: Book,
+    sheet: Worksheet,
+    columns: Sequence[ExcelColumn],
+    *,
+    wrap_texts: bool,
 ) -> None:
-    # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
-    # short one would be repeated to fill the width, so it has no such alignment.)
+    # The alignment `fill` clips a long text at the edge of its column, even if the next cell is
+    # empty. It would repeat a short text, which therefore does not get it.
     long_text = book.format(**LINES, align="fill")
-    # Of several lines the first is seen: rows have a fixed height.
-    many_lines = book.format(**LINES, text_wrap=True, valign="top")
-    plain = [
-        (
-            cells_of_column.width,
-            book.format(**LINES, num_format=cells_of_column.number_format),
-        )
-        for cells_of_column in columns
+    # A text of several lines shows its first line, because rows have a fixed height.
+    several_lines = book.format(**LINES, text_wrap=True, valign="top")
+    usual_styles = [
+        book.format(**LINES, num_format=column.number_format) for column in columns
     ]
+    widths = [column.width for column in columns]
     for row, values in enumerate(
         zip(*(column.values for column in columns), strict=True), 1
     ):
         cells = []
-        for value, (width, style) in zip(values, plain, strict=True):
+        for value, width, usual_style in zip(values, widths, usual_styles, strict=True):
+            style = usual_style
             if isinstance(value, str):
-                if whole or "\n" in value:
-                    style = many_lines
+                if wrap_texts or "\n" in value:
+                    style = several_lines
                 elif len(value) > width:
                     style = long_text
             cells.append((value, style))

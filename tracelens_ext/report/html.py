@@ -27,13 +27,18 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
-from tracelens_ext.report.html_drawings import (
-    memory_figures,
-    roofline_figures,
-    timeline_bins_figures,
+from tracelens_ext.report.html_call_trees import (
+    call_tree_figures,
+    idle_call_tree_figures,
 )
+from tracelens_ext.report.html_findings import finding_cards
+from tracelens_ext.report.html_headline import Card, headline
 from tracelens_ext.report.html_iterations import iteration_figures
+from tracelens_ext.report.html_memory import memory_figures
+from tracelens_ext.report.html_roofline import roofline_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
+from tracelens_ext.report.html_texts import json_for_script
+from tracelens_ext.report.html_timeline_bins import timeline_bins_figures
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units
@@ -75,13 +80,13 @@ def _draw_timeline_bins(
 def _draw_call_tree(
     _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return plot.call_tree_figures(frame)
+    return call_tree_figures(frame)
 
 
 def _draw_idle_call_tree(
     _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return plot.idle_call_tree_figures(frame)
+    return idle_call_tree_figures(frame)
 
 
 #: What draws a chart of its own kind; other charts are bars.
@@ -211,15 +216,15 @@ def page_of(
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
-        findings = html_tables.finding_cards(
+        findings = finding_cards(
             sheets=sheets,
             answers=report.answers,
             source_url=report.source_url,
             explanations=report.explanations,
         )
-    cards: list[html_tables.Card] = []
+    cards: list[Card] = []
     with failures.isolate("The headline of the page"):
-        cards = html_tables.headline(sheets)
+        cards = headline(sheets)
     chart_figures = page_figures(sheets, report.charts, failures)
     notes = list(report.notes) + contents.notes
     notes += [message for message in failures.messages if message not in notes]
@@ -305,7 +310,7 @@ def render_page(
     plotly, packed = _plotly()
     # Files of this package, base64, and JSON escaped for where it stands.
     safe = {"style": _template("report.css"), "script": script, "plotly": packed}
-    safe["data"] = plot.json_for_script(data)
+    safe["data"] = json_for_script(data)
     shown |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

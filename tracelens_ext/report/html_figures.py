@@ -1,153 +1,39 @@
-"""One chart of the HTML report, as plotly draws it: data, and a layout for each of three widths.
+"""Charts of an HTML page as plotly draws them: data, and a layout for each of three widths.
 
-Texts of a trace are escaped here, so that the page's script never touches one: it takes the layout
-that fits the screen, and hides the pieces that the legend's buttons turn off. jinja2 escapes those
-in the HTML itself. The HTML parser ends a script at `</script>`, whatever JSON it is in, and plotly
-takes `<b>`, `<a href>` and entities in a label for markup.
+The script of the page chooses the layout that fits the screen, and hides the pieces of a chart that
+the reader turns off in the legend.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
-from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colors import ONE_COLOR, color_of, is_name
+from tracelens_ext.report.colors import GREY, ONE_COLOR, color_of, is_name
 from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.html_texts import (
+    amount_text,
+    duration_text,
+    elided,
+    elided_kernel_name,
+    ms_per_unit,
+    number_text,
+    percent_text,
+    plotly_lines,
+    plotly_text,
+)
 from tracelens_ext.report.tables.charts import Chart
-from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.short_names import told_apart
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import unit_of, with_unit
-from tracelens_ext.report.terminal import safe_text
-
-# characters of a line in the box beside the pointer
-_HOVER_LINE = 60
-_HOVER_LINES = 12
-_MS_PER_S = 1000.0
-#: Of a number that is shown.
-_DIGITS = 4
-
-_SIGNATURE = re.compile("::|<|^void ")
-
-#: Also what ends lines to older readers of JavaScript.
-_IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
-
-
-def json_for_script(value: object) -> str:
-    """Write a value as JSON that is safe within `<script>`."""
-    import msgspec
-
-    # In JSON these characters stand in texts only, where an escape means the same.
-    return msgspec.json.encode(value).decode().translate(_IN_SCRIPT)
-
-
-def plotly_text(text: str) -> str:
-    """Write a text so that plotly shows it as it is: in one line, nothing in it is markup."""
-    return (
-        in_one_line(text)
-        .replace("&", "&amp;")
-        .replace("<", "&lt;")
-        .replace(">", "&gt;")
-    )
-
-
-def plotly_lines(text: str) -> str:
-    """Write a long text for plotly in several lines, some hundred characters at most."""
-    line = in_one_line(text)
-    lines = []
-    for start in range(0, len(line), _HOVER_LINE):
-        part = line[start : start + _HOVER_LINE]
-        lines.append(plotly_text(part))
-    if len(lines) > _HOVER_LINES:
-        lines = lines[:_HOVER_LINES]
-        lines.append(f"… ({len(line):,} characters)")
-    return "<br>".join(lines)
-
-
-def elided_kernel_name(name: str, width: int) -> str:
-    """Shorten a kernel's name: of a C++ signature the beginning, without namespaces."""
-    name = in_one_line(name)
-    if not _SIGNATURE.search(name):
-        return elided(name, width)
-    short = short_name(name)
-    if len(short) <= width:
-        return short
-    return f"{short[: width - 1]}…"
-
-
-def elided(text: str, width: int) -> str:
-    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
-    return cut_middle(in_one_line(text), width)
-
-
-def duration_text(ms: float) -> str:
-    """Show a duration in the unit that suits it, three digits or more, never torn from its unit."""
-    size = abs(ms)
-    if size >= _MS_PER_S:
-        return f"{ms / _MS_PER_S:,.2f}\u00a0s"
-    if size >= 100:
-        return f"{ms:,.1f}\u00a0ms"
-    if size >= 1 or not ms:
-        return f"{ms:,.2f}\u00a0ms"
-    return f"{ms * 1000:,.1f}\u00a0µs"
-
-
-def bytes_text(size: float) -> str:
-    """Show a size in the unit that suits it, three digits or more, never torn from its unit."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) < factor:
-            continue
-        number = size / factor
-        decimals = 1 if abs(size) >= 100 * factor else 2
-        return f"{number:,.{decimals}f}\u00a0{unit}"
-    return f"{size:,.0f}\u00a0B"
-
-
-def percent_text(share: float) -> str:
-    """Show a percentage; a small one is not shown as nothing."""
-    return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
-
-
-def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
-    """Show an amount, and its share of a whole when there is one."""
-    sign = "+" if signed and amount > 0 else ""
-    if unit in _MS_PER:
-        text = duration_text(amount * _MS_PER[unit])
-    else:
-        text = f"{number_text(amount)} {unit}".strip()
-    if not whole:
-        return sign + text
-    share = percent_text(100.0 * amount / whole)
-    return f"{sign}{text} ({share})"
-
-
-def number_text(value: float) -> str:
-    """Show a number with four digits, or all those before its point; never with an exponent."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    digits_before_point = math.floor(math.log10(abs(value))) + 1
-    decimals = max(_DIGITS - digits_before_point, 0)
-    text = f"{value:,.{decimals}f}"
-    if not decimals:
-        return text
-    return text.rstrip("0").rstrip(".")
-
-
-def in_one_line(text: str) -> str:
-    """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
-    return cleaned(safe_text(" ".join(text.split())))
-
 
 Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
 _Texts = Iterable[str]
-
-_MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars
 # characters of a bar's name, where there is room and where not
 _WIDE = 62
@@ -217,6 +103,8 @@ LOOK = {
         "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
 }
+#: The title of a time axis.
+MS_SINCE_FIRST_EVENT = {"text": "ms since the first event"}
 _EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
 MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
@@ -273,11 +161,6 @@ class Figure:
     spec: Plotly  #: what `spec_of` gives
     #: what it shows as rows of texts, with a header, where no table has it so
     numbers: Sequence[Sequence[str]] = ()
-
-
-def ms_per_unit(column: str) -> float | None:
-    """How many milliseconds the unit of a column is; None for a column that is no time."""
-    return _MS_PER.get(unit_of(column).symbol)
 
 
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
@@ -606,11 +489,6 @@ def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
 
 
 LABEL = 120  # characters
-#: Of the call tree, pixels: a level has room for one line.
-_LEVEL_HEIGHT = 22
-_HIGHEST_TREE = 900
-_PATH_HEIGHT = 24
-_SMALLEST_TEXT = 10
 
 
 def gpu_work_in_words(sums: pd.Series) -> str:
@@ -623,136 +501,14 @@ def gpu_work_in_words(sums: pd.Series) -> str:
     return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
 
 
-_NO_CATEGORY = "#dfe3ea"  # a module's
-#: Colors of what the CPU is in, by its kind.
-_COLORS_OF_CPU = {
-    "annotation": "#dfe3ea",
-    "python": "#f5d7a1",
-    "operation": "#a9c8ef",
-    "call": "#f0b8a6",
-}
-#: What a call tree of two traces shows.
-_OF_TWO_TRACES = (
-    "as wide as the time of both; red takes longer than in the baseline, blue less"
-)
-
-
-def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw the call tree, from the top down; a table of two traces has colors of its own."""
-    top = frame[frame["parent"] < 0]
-    sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
-    total = int(sums.sum())
-    if not total:
-        return []
-    labels = ["GPU work"]
-    hover = [""]
-    colors = [_NO_CATEGORY]
-    for row in frame.to_dict("records"):
-        labels.append(plotly_text(elided(row["label"], LABEL)))
-        colors.append(row.get("colour") or _color(row))
-        text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
-        category = plotly_text(row["category"])
-        hover.append(f"{text}<br>{category}")
-    values = [total] + list(frame["gpu_time_ns"])
-    spec = _icicle_spec(frame["parent"], labels, values, hover, colors)
-    summary = _OF_TWO_TRACES
-    if "colour" not in frame:
-        summary = gpu_work_in_words(sums)
-    return [
-        Figure(
-            key="call-tree",
-            title="GPU time in the call tree",
-            summary=summary,
-            legend=[],
-            sheet="call_tree",
-            spec=spec,
-        )
-    ]
-
-
-def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw what the CPU did while the GPU waited for it, from the top down."""
-    top = frame[frame["parent"] < 0]
-    total = int(top["idle_time_ns"].sum())
-    if not total:
-        return []
-    labels = ["GPU waits for the CPU"]
-    hover = [""]
-    colors = [_NO_CATEGORY]
-    for row in frame.to_dict("records"):
-        labels.append(plotly_text(elided(row["label"], LABEL)))
-        colors.append(_COLORS_OF_CPU.get(row["kind"], _NO_CATEGORY))
-        share = percent_text(100 * row["idle_time_ns"] / total)
-        time = duration_text(row["idle_time_ns"] / 1e6)
-        hover.append(f"{time} ({share})<br>{plotly_text(row['kind'])}")
-    values = [total] + list(frame["idle_time_ns"])
-    largest = top.sort_values("idle_time_ns", ascending=False)["label"].head(1)
-    words = f"{duration_text(total / 1e6)} in which the GPU waits for the CPU"
-    for label in largest:
-        words += f", most of it in {elided(str(label), LABEL)}"
-    return [
-        Figure(
-            key="idle-call-tree",
-            title="What the CPU did while the GPU waited for it",
-            summary=words,
-            legend=[],
-            sheet="idle_call_tree",
-            spec=_icicle_spec(frame["parent"], labels, values, hover, colors),
-        )
-    ]
-
-
-def _icicle_spec(
-    parents: pd.Series,
-    labels: list[str],
-    values: list[int],
-    hover: list[str],
-    colors: list[str],
-) -> Plotly:
-    """Return the drawing of a tree from the top down; all but `parents` have the top first."""
-    icicle = trace(
-        "icicle",
-        # one top: several would stand below a blank
-        ids=list(range(len(labels))),
-        labels=labels,
-        parents=[""] + list(parents + 1),
-        values=values,
-        customdata=hover,
-        hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
-        branchvalues="total",
-        tiling={"orientation": "v"},
-        textfont={"color": "#22262e"},
-        marker={"colors": colors, "line": {"width": 0.5, "color": "#ffffff"}},
-    )
-    levels = 1 + _levels(parents.tolist())
-    layout = {
-        "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
-        "margin": {"l": 0, "r": 0, "t": _PATH_HEIGHT, "b": 0},
-        # a label that would be too small to read is left out
-        "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
+def start_line(ms: float, yref: str) -> Plotly:
+    """Return a vertical line where an iteration starts."""
+    return {
+        "type": "line",
+        "x0": ms,
+        "x1": ms,
+        "y0": 0,
+        "y1": 1,
+        "yref": yref,
+        "line": {"width": 1, "dash": "dot", "color": GREY},
     }
-    return spec_of([icicle], layout)
-
-
-def _time_and_share(ns: float, total: int) -> str:
-    """The time of a node of the call tree, and its share of all GPU work."""
-    share = percent_text(100 * ns / total)
-    return f"{duration_text(ns / 1e6)} ({share})"
-
-
-def _levels(parents: Sequence[int]) -> int:
-    """Return how many levels a tree has; parents stand before their children."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
-
-
-def _color(row: dict[Hashable, Any]) -> str:
-    """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    color = _NO_CATEGORY if row["kind"] == "module" else color_of(row["category"])
-    if row["kind"] != "operation":
-        return color
-    return "#" + "".join(
-        f"{(part + 255) // 2:02x}" for part in bytes.fromhex(color[1:])
-    )

@@ -21,6 +21,13 @@ import numpy.typing as npt
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import color_of
+from tracelens_ext.report.html_texts import (
+    duration_text,
+    elided,
+    percent_text,
+    plotly_lines,
+    plotly_text,
+)
 from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
 _Legend = Sequence[tuple[str, str]]
@@ -208,7 +215,7 @@ def _figure(
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     cut_bars = _ends(bars.heights, wall_lines, ceiling)
-    full_legend = [(plot.elided(name, _TITLE), color) for name, color in legend]
+    full_legend = [(elided(name, _TITLE), color) for name, color in legend]
     if not by_category:
         full_legend.append(("Wall time", _LINE))
     key = f"chart-{title.lower().replace(' ', '-')}"
@@ -216,7 +223,7 @@ def _figure(
         key = f"{key}-{number}"
     full_title = title
     if where:
-        full_title = f"{title}, {plot.elided(where, _TITLE)}"
+        full_title = f"{title}, {elided(where, _TITLE)}"
     return plot.Figure(
         key=key,
         title=full_title,
@@ -261,8 +268,8 @@ def _marks_of_odd(
     """A mark above each odd iteration, at its own height, that says in what it is odd."""
     hover = []
     for place, columns in odd.items():
-        name = plot.plotly_lines(labels[place])
-        reason = plot.plotly_lines(columns)
+        name = plotly_lines(labels[place])
+        reason = plotly_lines(columns)
         wall_time = _time_line("wall time", wall[place])
         hover.append(f"<b>{name}</b> is odd<br>{reason}<br>{wall_time}")
     return plot.trace(
@@ -323,8 +330,8 @@ def _rooms(
     """The layout by the width, in px; `ends`: what stands on bars of `per_bar` iterations."""
     names_of_iterations, axis_title = _numbered(labels)
     names = names_of_iterations[::per_bar]
-    cut_bars = [plot.plotly_text(end) for end in ends]
-    title = plot.plotly_text(plot.elided(axis_title, _TITLE))
+    cut_bars = [plotly_text(end) for end in ends]
+    title = plotly_text(elided(axis_title, _TITLE))
     top_margin = 22 if any(ends) else 12
 
     def room_for(room: int) -> plot.Plotly:
@@ -342,7 +349,7 @@ def _rooms(
                 "showgrid": False,
                 "tickmode": "array",
                 "tickvals": list(range(0, len(names), every)),
-                "ticktext": [plot.plotly_text(name) for name in names[::every]],
+                "ticktext": [plotly_text(name) for name in names[::every]],
                 "tickangle": 0,
                 "title": {"text": title},
             },
@@ -388,9 +395,9 @@ def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[st
     for height, wall in bars:
         end = ""
         if height > ceiling:
-            end = plot.duration_text(height)
+            end = duration_text(height)
         elif wall > ceiling:
-            end = f"wall time {plot.duration_text(wall)}"
+            end = f"wall time {duration_text(wall)}"
         ends.append(end)
     return ends
 
@@ -430,9 +437,9 @@ def _hover(
     labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[str]
 ) -> str:
     """The text beside the pointer: the iterations of a bar, their wall time, the largest parts."""
-    name = plot.plotly_lines(labels[0])
+    name = plotly_lines(labels[0])
     if len(labels) > 1:
-        last = plot.plotly_lines(labels[-1])
+        last = plotly_lines(labels[-1])
         name = f"{name} to {last}, mean of {len(labels):,}"
     lines = [f"<b>{name}</b>", _time_line("wall time", wall)]
     whole = float(times.sum())
@@ -446,11 +453,11 @@ def _hover(
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    text = f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}"
+    text = f"{elided(name, _TITLE)}: {duration_text(float(ms))}"
     if whole:
         share = 100.0 * float(ms) / whole
-        text = f"{text} ({plot.percent_text(share)})"
-    return plot.plotly_text(text)
+        text = f"{text} ({percent_text(share)})"
+    return plotly_text(text)
 
 
 def _in_words(
@@ -465,13 +472,13 @@ def _in_words(
     if by_category:
         parts = ["Sum of the durations of the GPU work that each iteration launched"]
     else:
-        median = plot.duration_text(float(np.median(wall)))
-        least = plot.duration_text(float(wall.min()))
-        most = plot.duration_text(float(wall.max()))
+        median = duration_text(float(np.median(wall)))
+        least = duration_text(float(wall.min()))
+        most = duration_text(float(wall.max()))
         count = f"{len(labels):,} iterations"
         parts = [f"{count}, median wall time {median} each, from {least} to {most}"]
     if odd:
-        names = [plot.elided(labels[place], 24) for place in odd[:_IN_SUMMARY]]
+        names = [elided(labels[place], 24) for place in odd[:_IN_SUMMARY]]
         text = f"odd (marked): {', '.join(names)}"
         if len(odd) > _IN_SUMMARY:
             text = f"{text} and {len(odd) - _IN_SUMMARY:,} more"

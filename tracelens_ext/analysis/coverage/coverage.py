@@ -17,9 +17,8 @@ Time that cannot be analyzed is divided into *parts*. Each part belongs to one d
 The parts of a device do not overlap, lie within the wall time, and set idle time of the device
 aside. No finding is about idle time in a part, because it is either not recorded or warm-up.
 
-Two kinds of parts set GPU work aside as well (`has_work`): benchmarks of autotuning (see
-`benchmarks`), which count as warm-up, and events with a wrong end (see `suspects`), which count as
-dropped events.
+Two kinds of parts set GPU work aside as well (`has_work`): GPU work that is warm-up (see
+`warm_up_work`), and events with a wrong end (see `suspects`), which count as dropped events.
 """
 
 from __future__ import annotations
@@ -30,10 +29,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.benchmarks import (
-    find_benchmarks,
-    find_named_warm_up,
-)
 from tracelens_ext.analysis.coverage.part_kinds import (
     DROPPED_EVENTS,
     PRE_RECORDING,
@@ -46,6 +41,10 @@ from tracelens_ext.analysis.coverage.unrecorded import (
     suspect_parts,
 )
 from tracelens_ext.analysis.coverage.warm_up import find_warm_up
+from tracelens_ext.analysis.coverage.warm_up_work import (
+    find_benchmarks,
+    find_named_warm_up,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
@@ -88,7 +87,7 @@ class Coverage:
         launches: number of launches of kernels, graphs and copies.
         lost: rows of the launches that have no GPU event, by time.
         devices: number of devices.
-        missing: information that the profiler was not told to record.
+        missing: data that was not recorded, although the tool could have recorded it.
     """
 
     wall_start: int
@@ -209,7 +208,7 @@ def _disjoint_parts(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_precedence(parts: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the parts in groups, those first that keep their time; each group by start."""
+    """Yield the parts in groups, in the order in which they keep their time, each by start."""
     has_work = parts["has_work"]
     kind = parts["kind"]
     masks = [has_work]

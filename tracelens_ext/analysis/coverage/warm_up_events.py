@@ -11,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.benchmarks import (
-    benchmark_ranges,
+from tracelens_ext.analysis.coverage.benchmarks import benchmark_ranges
+from tracelens_ext.analysis.coverage.first_launches import slow_first_launches
+from tracelens_ext.analysis.coverage.warm_up_work import (
     find_benchmarks,
     find_named_warm_up,
     named_warm_up_ranges,
 )
-from tracelens_ext.analysis.coverage.first_launches import slow_first_launches
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object

@@ -209,7 +209,7 @@ def _measured_runs(
 
 def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
     """Yield a line for each run, and the table."""
-    from tracelens_ext.report.html_figures import duration_text
+    from tracelens_ext.report.html_texts import duration_text
 
     for number, run in enumerate(runs, 1):
         elapsed = duration_text(run.elapsed_ns / 1e6)

@@ -140,7 +140,7 @@ def _alive_by_owner(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 def _peak_sentence(peak: Mapping[Any, Any]) -> str:
     """Return the sentence for a row of `memory_peaks`."""
-    from tracelens_ext.report.html_figures import bytes_text
+    from tracelens_ext.report.html_texts import bytes_text
 
     def size(column: str) -> str:
         return bytes_text(peak[column]).replace("\u00a0", " ")

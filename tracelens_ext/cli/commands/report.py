@@ -164,7 +164,7 @@ class _ReportRun:
                 "--compare needs kernel categories; leave out --no-kernel-categories"
             )
         if self.source_url:
-            from tracelens_ext.report.html_tables import check_source_url
+            from tracelens_ext.report.html_findings import check_source_url
 
             check_source_url(self.source_url)
             if self.outputs.html is None:

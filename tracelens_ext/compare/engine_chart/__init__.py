@@ -1,6 +1,7 @@
-"""The engine/model chart: where the elapsed time of runs went, GPU categories and all the rest.
+"""The engine/model chart: the elapsed time of runs by GPU category, and the time without GPU work.
 
-FILE,ENGINE,MODEL,SECONDS ─▶ `specification` ─▶ `runs`, their sums and tables ─▶ `page`, and CSV.
+`specification` parses the inputs (FILE,ENGINE,MODEL,SECONDS), `runs` measures them and computes
+their tables, and `page` writes the page and the CSV file.
 """
 
 from __future__ import annotations

@@ -14,14 +14,22 @@ from typing import Final, NamedTuple
 from tracelens_ext.compare.engine_chart import runs as measured
 from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
-from tracelens_ext.report import html_figures as spelled
 from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.atomic_folders import write_folder
 from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, HtmlTable, page_tables
+from tracelens_ext.report.html_headline import Card
+from tracelens_ext.report.html_tables import FIRST_ROWS, HtmlTable, page_tables
+from tracelens_ext.report.html_texts import (
+    amount_text,
+    duration_text,
+    elided,
+    percent_text,
+    plotly_lines,
+    plotly_text,
+)
 from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 from tracelens_ext.report.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
@@ -165,10 +173,7 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         legend.append((cleaned(category), color))
         events = [count[category] for count in counts]
         values = _piece_lengths(runs, amounts_ms, percent=percent)
-        texts = [
-            spelled.percent_text(value) if percent else _short(value)
-            for value in values
-        ]
+        texts = [percent_text(value) if percent else _short(value) for value in values]
         hover = _hover_texts(
             runs=runs, category=category, amounts_ms=amounts_ms, event_counts=events
         )
@@ -190,8 +195,8 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         sheet=_BY_CATEGORY,
         spec=bars_spec(
             pieces=pieces,
-            wide=[spelled.elided(run.label, _WIDE) for run in runs],
-            narrow=[spelled.elided(run.label, _NARROW) for run in runs],
+            wide=[elided(run.label, _WIDE) for run in runs],
+            narrow=[elided(run.label, _NARROW) for run in runs],
             ends=[f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
             axis="%" if percent else "s",
         ),
@@ -223,22 +228,20 @@ def _hover_texts(
     event_counts: Sequence[int],
 ) -> list[str]:
     """Return the text that appears when the mouse is over a category's piece of each bar."""
-    name = spelled.plotly_text(spelled.elided(category, _WIDE))
+    name = plotly_text(elided(category, _WIDE))
     texts = []
     for run, amount_ms, events in zip(runs, amounts_ms, event_counts, strict=True):
-        amount = spelled.plotly_text(
-            spelled.amount_text(amount_ms, "ms", _elapsed_ms(run))
-        )
+        amount = plotly_text(amount_text(amount_ms, "ms", _elapsed_ms(run)))
         if events:
             plural = "" if events == 1 else "s"
             amount = f"{amount}, {events:,} GPU event{plural}"
-        texts.append(f"<b>{name}</b><br>{amount}<br>{spelled.plotly_lines(run.label)}")
+        texts.append(f"<b>{name}</b><br>{amount}<br>{plotly_lines(run.label)}")
     return texts
 
 
 def _summary(run: EngineRun) -> str:
     """Return a sentence about a bar."""
-    return f"{spelled.elided(run.label, _WIDE)}: {_in_words(run)}"
+    return f"{elided(run.label, _WIDE)}: {_in_words(run)}"
 
 
 def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
@@ -260,12 +263,12 @@ def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
 def _card(run: EngineRun) -> Card:
     """Return the card of a run."""
     label = cleaned(run.label)
-    elapsed = spelled.duration_text(_elapsed_ms(run))
+    elapsed = duration_text(_elapsed_ms(run))
     color = color_of(_largest(run).category)
     # The value is a name, so `full` makes the page use the smaller type of names.
     return Card(
         label=f"{elapsed} elapsed",
-        value=spelled.elided(label, _WIDE),
+        value=elided(label, _WIDE),
         detail=_in_words(run),
         color=color,
         full=label,
@@ -275,12 +278,10 @@ def _card(run: EngineRun) -> Card:
 def _in_words(run: EngineRun) -> str:
     """Return the GPU time of a run and its largest category in words."""
     largest = _largest(run)
-    largest_name = spelled.elided(largest.category, _NARROW)
+    largest_name = elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = spelled.amount_text(
-            amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run)
-        )
+        amount = amount_text(amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run))
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 

@@ -42,9 +42,8 @@ class EngineRun:
     #: the time during which each kernel ran and no GPU event that started earlier did, (k,)
     gpu_ns_of_kernel: Int64Array
     elapsed_ns: int  #: the length of the whole bar; never less than the GPU time
-    elapsed_from: (
-        str  #: the source of the elapsed time: `given`, `the trace` or `GPU time`
-    )
+    #: the source of the elapsed time: `given`, `the trace` or `GPU time`
+    elapsed_from: str
     devices: tuple[int, ...]  #: the GPUs whose events are part of the bar
     notes: tuple[str, ...] = ()  #: remarks for the user, one sentence each
     #: problems that the user should solve, one clause each

@@ -1,1 +1,1 @@
-"""Dumps of PyTorch's flight recorder: which collective call hangs, and which rank is to blame."""
+"""Analysis of PyTorch's flight recorder dumps: which call hangs, and which rank is to blame."""

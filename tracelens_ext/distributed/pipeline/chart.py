@@ -18,7 +18,8 @@ from tracelens_ext.distributed.pipeline.times import (
     TimeKind,
 )
 from tracelens_ext.report.colors import ONE_COLOR
-from tracelens_ext.report.html_figures import Figure, duration_text, spec_of, trace
+from tracelens_ext.report.html_figures import Figure, spec_of, trace
+from tracelens_ext.report.html_texts import duration_text
 from tracelens_ext.trace import NS_PER_MS
 
 _COLORS = {

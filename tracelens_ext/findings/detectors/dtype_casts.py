@@ -1,4 +1,4 @@
-"""Kernels that read a tensor and write it in another data type."""
+"""Kernels that only convert a tensor to another data type."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ _NORMS: Final = re.compile(r"nn\.Module: \w*(?:Norm|norm)\w*$")
 _MOST: Final = 0.5
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")
-#: Kernels that only cast, told without types: PyTorch's copies between types, and XLA's. Those
-#: within a convolution of a library are not for its caller to change.
+#: Names of kernels that only convert: PyTorch's copies between types, and XLA's. Kernels of a
+#: library that convert within a convolution are not among them, because users cannot change that.
 _CASTING_KERNELS: Final = re.compile(
     r"direct_copy_kernel_cuda.*LoadWithCast|b?float(?:16|8\w*)?\w*_copy_kernel_cuda"
     r"|^wrapped_convert"
@@ -104,7 +104,7 @@ _CASTING_KERNELS: Final = re.compile(
     "dtype-casts", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving")
 )
 def dtype_casts(inspection: Inspection) -> Finding | None:
-    """Kernels that read a tensor and write it in another data type."""
+    """Detect kernels that only convert a tensor to another data type."""
     work = inspection.work
     types_of_rows = [_types(row.operation) for row in inspection.roofline.rows]
     labels = sorted({types for types in types_of_rows if types})
@@ -141,7 +141,10 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
 
 
 def _types(operation: Operation) -> str | None:
-    """Return `bf16 to fp32` for a cast; empty for a plain copy; None where types do not tell."""
+    """Return the types of a conversion: `bf16 to fp32`.
+
+    Empty for a copy without conversion; None for other operations and without recorded types.
+    """
     if operation.plain_name not in _CASTS or len(operation.tensors) < 2:
         return None
     target = short_type(operation.tensors[0].kind)

@@ -1,4 +1,4 @@
-"""Collectives that run while nothing is computed."""
+"""Communication that runs while the GPU computes nothing."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ TEXT: Final = FindingText(
     least_share=0.5,
 )
 
-#: The kinds of collectives, by the variant of the text; the first that fits counts.
+#: Names of collectives, by the variant of the text; the first pattern that fits decides.
 _KINDS: Final = {
     "": re.compile(r"all_?reduce", re.IGNORECASE),
     "exchange": re.compile(r"all_?to_?all", re.IGNORECASE),
@@ -199,7 +199,7 @@ _KINDS: Final = {
 
 @detector("exposed-communication", TEXT, remedy=Remedy.OVERLAPS)
 def exposed_communication(inspection: Inspection) -> Finding | None:
-    """Collectives that run while nothing is computed."""
+    """Detect communication that runs while the GPU computes nothing."""
     work = inspection.work
     is_communication = work.is_communication
     is_computation = ~(is_communication | work.is_copy)
@@ -220,7 +220,7 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
 
 
 def _largest_kind(inspection: Inspection, claim: Claim) -> str:
-    """Return the kind of collective that has most of a claim; empty for all-reduces and others."""
+    """Return the variant for the collectives with most of a claim; empty for all-reduces."""
     described = communication_of(inspection.work).loc[claim.events]
     # NCCL runs some collectives, such as all-to-all, with kernels named after another.
     is_named = described["Collective name"] != ""

@@ -1,4 +1,4 @@
-"""The GPU is idle because the host launches too slowly."""
+"""Idle time of the GPU because the CPU launches work too slowly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.coverage.program import program_of
-from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     HostIntervals,
     innermost_during,
@@ -463,24 +462,24 @@ TEXT: Final = FindingText(
     },
 )
 
-#: What shows the CPU's activity, if the tool that recorded the trace cannot.
+#: Shows the CPU's activity, if the tool that recorded the trace cannot.
 _SAMPLING_PROFILER: Final = "a sampling profiler, such as perf or py-spy,"
 _RECORDER: Final = "; recording may take {:.0f} % of the CPU time (profiler-overhead)"
 _HINT: Final = "; for most of it, CPU activity is not recorded"
-#: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
+#: A gap in which the CPU launches nothing for at least this time is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
-#: A share of the attributed time that is most of it.
+#: The share from which on something counts as most of the attributed time.
 _MOST: Final = 0.5
-#: What records the calls of the operating system, by tool.
+#: Commands that record calls of the operating system, by tool.
 _SYSTEM_CALLS: Final = {
     "nsys": "nsys profile -t cuda,nvtx,osrt",
     "rocprofv3": "rocprofv3 --hip-trace --marker-trace",
 }
-#: A range that is longer than this many gaps tells nothing of what the CPU does in one of them.
+#: A range that is longer than this many gaps does not tell what the CPU does in one of them.
 _CLOSE_FACTOR: Final = 4
-#: Shapes of gaps in which the question is what the CPU does.
+#: Variants for long gaps, in which the question is what the CPU does.
 _PHASES: Final = ("few", "pauses")
-#: Parts of a training step that compiling the model speeds up.
+#: Parts of a training step that become faster if the model is compiled.
 _PARTS_TO_COMPILE: Final = (
     "the backward pass",
     "the forward pass and other operations",
@@ -496,18 +495,16 @@ _SHAPE_NUMBERS: Final = {
 
 @detector("host-bound", TEXT)
 def host_bound(inspection: Inspection) -> Finding | None:
-    """The GPU is idle because the CPU launches too slowly."""
+    """Detect idle time of the GPU because the CPU launches work too slowly."""
     wall = inspection.wall
     is_late = _is_late(wall)
-    is_short_hole = is_late & (wall.idle.cause == Cause.LAUNCH_OVERHEAD.code)
+    is_launch_latency = is_late & wall.is_launch_overhead(wall.idle)
     length = wall.idle.end - wall.idle.start
-    holes_ns = wall.mean_ms(length[is_short_hole]) * NS_PER_MS
+    latency_ns = wall.mean_ms(length[is_launch_latency]) * NS_PER_MS
     claim = wall.claim_idle(is_late)
     if not inspection.is_worth(claim):
         return None
     shaped = ShapedClaim(inspection, claim)
-    longest_first = np.sort(shaped.ns_of_gap[shaped.ns_of_gap > 0])[::-1]
-    middle = np.searchsorted(np.cumsum(longest_first), longest_first.sum() / 2)
     cpu_time = _cpu_time_during(inspection, claim)
     lead = shaped.lead()
     places = idle_places(inspection, claim)
@@ -515,7 +512,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
     how = _what_would_show_it(inspection, claim, cpu_time)
     special = LaunchBound()
     evidence = []
-    if holes_ns > _MOST * claim.attributed_ns:
+    if latency_ns > _MOST * claim.attributed_ns:
         shape = "holes"
     elif shape:
         evidence = shaped.longest()
@@ -524,15 +521,10 @@ def host_bound(inspection: Inspection) -> Finding | None:
     else:
         shape = max(cpu_time, key=lambda part: cpu_time[part])
         special = launch_bound(inspection, claim, places.get("parts_of_step", ()))
-    numbers: dict[str, float | None] = {
-        "gaps": len(longest_first),
-        "half_us": float(longest_first[middle]) / NS_PER_US,
-        "short_ms": holes_ns / NS_PER_MS,
-    }
+    numbers = _numbers_of_gaps(shaped)
+    numbers["short_ms"] = latency_ns / NS_PER_MS
     for part, part_ms in cpu_time.items():
         numbers[f"{part}_ms"] = part_ms or None
-    for gap_shape, name in _SHAPE_NUMBERS.items():
-        numbers[name] = shaped.ms_by_shape.get(gap_shape.value)
     values = {
         "large": lead.words,
         "part": 100 * lead.share,
@@ -557,7 +549,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
     advice = finding.advice.replace("{region}", _region(finding))
     where = dict(finding.where)
     if shape == "holes":
-        # The kernels were launched before: what the CPU does meanwhile does not matter.
+        # The kernels had been launched before, so calls during the gaps do not matter.
         where.pop("calls", None)
     finding = replace(finding, advice=advice, where=where)
     if not evidence:
@@ -565,8 +557,22 @@ def host_bound(inspection: Inspection) -> Finding | None:
     return _with_place(finding, lead.words)
 
 
+def _numbers_of_gaps(shaped: ShapedClaim) -> dict[str, float | None]:
+    """Return the number of gaps, the length of gaps with half of the time, and time by shape."""
+    longest_first = np.sort(shaped.ns_of_gap[shaped.ns_of_gap > 0])[::-1]
+    # The gap with which the longest gaps together reach half of the time.
+    middle = np.searchsorted(np.cumsum(longest_first), longest_first.sum() / 2)
+    numbers: dict[str, float | None] = {
+        "gaps": len(longest_first),
+        "half_us": float(longest_first[middle]) / NS_PER_US,
+    }
+    for shape, name in _SHAPE_NUMBERS.items():
+        numbers[name] = shaped.ms_by_shape.get(shape.value)
+    return numbers
+
+
 def _region(finding: Finding) -> str:
-    """Return what to compile: the model, and the place in it that has much of the time."""
+    """Return what to compile: the model, and the part of it with much of the time."""
     places = list(places_of_most_telling_kind(finding)[:1])
     places.extend(finding.where.get("parts_of_step", ())[:1])
     for place in places:
@@ -596,7 +602,12 @@ def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
 
 
 def _with_place(finding: Finding, words: str) -> Finding:
-    """Return a finding about long gaps whose title says where most of them are, if known."""
+    """Return a finding about long gaps, with the place of most of them in its title, if known.
+
+    Args:
+        finding: the finding.
+        words: the gaps in words, as they are in the title.
+    """
     for kind in ("python_frames", "main_thread", "operations"):
         for place in finding.where.get(kind, ())[:1]:
             has_most = place.attributed_ms > _MOST * finding.attributed_ms
@@ -608,7 +619,7 @@ def _with_place(finding: Finding, words: str) -> Finding:
 
 
 def _recorder_note(inspection: Inspection) -> str:
-    """Return how much of the CPU's time recording may take, as a reason goes on."""
+    """Return the end of a reason, about the share of the CPU's time that recording may take."""
     percent = recorder_percent(inspection)
     if not percent:
         return ""
@@ -618,19 +629,19 @@ def _recorder_note(inspection: Inspection) -> str:
 def _what_would_show_it(
     inspection: Inspection, claim: Claim, cpu_time: Mapping[str, float]
 ) -> str:
-    """Return what records the CPU's activity in a claim; empty if most of it is recorded."""
+    """Return what would record the CPU's activity in a claim; empty if most of it is recorded."""
     trace = inspection.work.trace
-    seen_ms = cpu_time["launching"] + cpu_time["operations"]
-    seen_ms += _in_close_ranges_ms(inspection, claim)
+    recorded_ms = cpu_time["launching"] + cpu_time["operations"]
+    recorded_ms += _in_close_ranges_ms(inspection, claim)
     has_frames = trace.count_of(EventKind.PYTHON_FUNCTION) > 0
-    if has_frames or seen_ms > _MOST * claim.attributed_ms:
+    if has_frames or recorded_ms > _MOST * claim.attributed_ms:
         return ""
     how = inspection.missing.get("stacks")
     return how or _SYSTEM_CALLS.get(program_of(trace).tool, _SAMPLING_PROFILER)
 
 
 def _in_close_ranges_ms(inspection: Inspection, claim: Claim) -> float:
-    """Return how much of a claim is in ranges of the program that are about as long as the gap."""
+    """Return how much of a claim is in ranges of the program that are not much longer than gaps."""
     intervals = claim.intervals
     trace = inspection.work.trace
     gaps = inspection.wall.classified.gaps
@@ -647,15 +658,12 @@ def _in_close_ranges_ms(inspection: Inspection, claim: Claim) -> float:
 
 
 def _is_late(wall: WallTime) -> BoolArray:
-    """Tell in which intervals of idle time the GPU waits for a launch."""
-    idle = wall.idle
-    of_cpu = (Cause.HOST.code, Cause.LAUNCH_OVERHEAD.code, Cause.SYNCHRONIZATION.code)
-    is_late: BoolArray = np.isin(idle.cause, of_cpu)
-    return is_late
+    """Return in which intervals of idle time the GPU waits for a launch."""
+    return wall.waits_for_cpu(wall.idle) | wall.is_launch_overhead(wall.idle)
 
 
 def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float]:
-    """Return what the CPU was in during a claim, ms, by variant of the text."""
+    """Return the time of a claim by what the CPU did: the variants of the text, ms."""
     trace = inspection.work.trace
     intervals = claim.intervals
     kinds = (EventKind.CPU_OP,) + LAUNCH_KINDS
@@ -666,7 +674,8 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
     result = dict.fromkeys(
         ("launching", "operations", "python", "calls", "phases"), 0.0
     )
-    if not inside_ns.any():  # no operation and no call is recorded
+    if not inside_ns.any():
+        # No operations and no calls are recorded.
         return result
     mean_ms = inspection.wall.mean_ms
     is_launch = trace.kind[segments.row] != EventKind.CPU_OP
@@ -675,12 +684,13 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
     result["operations"] = mean_ms(inside_ns[~is_launch])
 
     outside_ns = intervals.end - intervals.start - overlap.of_interval
-    _, number = np.unique(intervals.gap, return_inverse=True)
-    outside_ns_of_gap = np.bincount(number, outside_ns)
-    is_phase = outside_ns_of_gap[number] >= _LONG_NS
+    _, gap_number = np.unique(intervals.gap, return_inverse=True)
+    outside_ns_of_gap = np.bincount(gap_number, outside_ns)
+    is_phase = outside_ns_of_gap[gap_number] >= _LONG_NS
     result["phases"] = mean_ms(outside_ns[is_phase])
-    between = "calls"
+    # Between the operations of PyTorch, the CPU runs Python.
+    part_between = "calls"
     if inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0:
-        between = "python"
-    result[between] = mean_ms(outside_ns[~is_phase])
+        part_between = "python"
+    result[part_between] = mean_ms(outside_ns[~is_phase])
     return result

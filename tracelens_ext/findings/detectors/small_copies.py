@@ -98,6 +98,7 @@ TEXT: Final = FindingText(
         ),
     },
     least_share=0.5,
+    most_share=1.1,
 )
 
 #: Compiled regions, whose graphs have inputs and outputs of their own.

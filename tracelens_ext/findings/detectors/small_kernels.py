@@ -82,6 +82,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
     least_share=0.5,
+    most_share=1.1,
 )
 
 #: The CPU takes about this long for a launch: 3 µs for the call, and more for PyTorch around it.

@@ -1,4 +1,7 @@
-"""Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
+"""Idle time of the GPU during and after calls in which the CPU waits for the GPU.
+
+After a call, at most its duration counts: without the wait, the CPU would be ahead by this time.
+"""
 
 from __future__ import annotations
 
@@ -223,15 +226,16 @@ TEXT: Final = FindingText(
     },
 )
 
-#: A part of the idle time that is named in the title, as a share of it.
+#: A call or an operation is named in the title if it has more than this share of the idle time.
 _NAMED_SHARE: Final = 0.5
 
 
 @detector("synchronization", TEXT, remedy=Remedy.WAITS_NO_LONGER)
 def synchronization(inspection: Inspection) -> Finding | None:
-    """Idle time in and after calls in which the CPU waits for the GPU."""
+    """Detect idle time during and after calls in which the CPU waits for the GPU."""
     wall = inspection.wall
-    # Of a blocking copy, the time in which the GPU is about to start it is the CPU's by its cause.
+    # All idle time during these calls counts. By its cause alone, the time until the GPU starts a
+    # blocking copy would not.
     in_calls = wall.claim_idle_during(blocking_calls(inspection.work))
     claim = in_calls + wall.claim_idle(wall.idle.cause == Cause.SYNCHRONIZATION.code)
     if not inspection.is_worth(claim):
@@ -265,7 +269,7 @@ def _variant(
     places: Mapping[str, Sequence[Place]],
     total_ms: float,
 ) -> str:
-    """Return the variant of the text: what the calls wait for, as far as one cause has most."""
+    """Return the variant of the text: what most of the calls wait for; empty if it is mixed."""
     copies = waiting.copies
     if copies.from_pageable and copies.to_device:
         return "pageable"
@@ -283,7 +287,10 @@ def _variant(
 def _most_of_it(
     waiting: WaitingCalls, places: Mapping[str, Sequence[Place]], total_ms: float
 ) -> str:
-    """Return ` in aten::to, 33 times, every 16.5 ms (…)`, what has most of it; or nothing."""
+    """Return the place with most of the time: ` in aten::to, 33 times, every 16.5 ms (…)`.
+
+    Empty if no call has most of the time.
+    """
     call = _with_most(places["calls"], total_ms)
     if call is None:
         return ""
@@ -297,7 +304,7 @@ def _most_of_it(
 
 
 def _how_often(count: int, period_ms: float | None) -> str:
-    """Return `, 33 times, every 16.5 ms`."""
+    """Return the frequency of calls in words: `, 33 times, every 16.5 ms`; empty for one call."""
     if count < 2:
         return ""
     if period_ms is None:
@@ -306,7 +313,7 @@ def _how_often(count: int, period_ms: float | None) -> str:
 
 
 def _with_most(places: Sequence[Place], total_ms: float) -> Place | None:
-    """Return the first place if it has most of a time."""
+    """Return the first place if it has most of the time, else None."""
     if places and places[0].attributed_ms > _NAMED_SHARE * total_ms:
         return places[0]
     return None

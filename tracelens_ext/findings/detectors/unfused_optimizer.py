@@ -52,7 +52,7 @@ TEXT: Final = FindingText(
         "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
     least_share=0.5,
-    most_share=1.1,
+    most_share=1.25,
 )
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.

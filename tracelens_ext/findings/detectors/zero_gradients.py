@@ -32,6 +32,7 @@ TEXT: Final = FindingText(
             what="idle time in them", unit="ms", see="idle_cpu_activity"
         ),
     },
+    most_share=1.1,
 )
 
 #: PyTorch's annotation around `zero_grad`, and the Python frame of an optimizer or a module.

@@ -1,6 +1,7 @@
-"""The folder of the cache: where it is, what is in it of which trace, what goes when it is full.
+"""Manages the folder of the cache: its location, its files, its size.
 
-Also how a trace's file is told from another, and one version of the reader from the next.
+It also computes what identifies the file of a trace and the version of the reader, so that outdated
+traces in the cache are noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.settings import VERSION
 
+#: A temporary file that is older than this, s, was left by a process that was interrupted.
 _ABANDONED_S = 3600
+#: Name of a file of the cache; the stem is that of all files of a trace.
 _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
 
 
@@ -30,18 +33,20 @@ class CacheFile(NamedTuple):
 
     path: Path  #: the file
     size: int  #: bytes
-    used: float  #: when it was last used, seconds since 1970
+    used: float  #: time when it was last used, seconds since 1970
 
 
 def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
-    """Return the files of each trace, by how all their names begin; others do not count."""
+    """Return the files of each trace, by the stem of their names; other files are left out."""
     files_of_trace: dict[str, list[CacheFile]] = {}
     paths = sorted(folder.iterdir()) if folder.exists() else []
     for path in paths:
         name = _NAME.fullmatch(path.name)
         if name is None:
             continue
-        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another process may remove the file
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 file = CacheFile(path=path, size=status.st_size, used=status.st_mtime)
@@ -50,7 +55,7 @@ def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
 
 
 def others_may_write(folder: Path) -> bool:
-    """Return True if others may put files into a folder; one that is missing will be the user's."""
+    """Return True if other users may write files into a folder; False if it does not exist yet."""
     with contextlib.suppress(OSError):
         status = folder.stat()
         shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -61,17 +66,23 @@ def others_may_write(folder: Path) -> bool:
 
 
 def remove(files: Iterable[CacheFile]) -> int:
-    """Remove files; return how many bytes that were."""
-    freed = 0
+    """Remove files; return the number of bytes that they had."""
+    removed_bytes = 0
     for file in files:
         with contextlib.suppress(FileNotFoundError):
             file.path.unlink()
-            freed += file.size
-    return freed
+            removed_bytes += file.size
+    return removed_bytes
 
 
 def make_room(folder: Path, limit: int, spared: str) -> None:
-    """Remove what is half written, and down to `limit` bytes what was not used for longest."""
+    """Remove abandoned temporary files, and the least recently used traces.
+
+    Args:
+        folder: the folder of the cache.
+        limit: traces are removed until all files have at most this many bytes.
+        spared: the stem of a trace that is not removed.
+    """
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -79,12 +90,14 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     traces = cache_files(folder)
     total = sum(file.size for files in traces.values() for file in files)
     traces.pop(spared, None)
-    for files in sorted(
-        traces.values(), key=lambda files: max(file.used for file in files)
-    ):
+    for files in sorted(traces.values(), key=_last_use):
         if total <= limit:
             return
         total -= remove(files)
+
+
+def _last_use(files: Iterable[CacheFile]) -> float:
+    return max(file.used for file in files)
 
 
 FOLDER_VARIABLE = "TRACELENS_EXT_CACHE_DIR"
@@ -103,17 +116,21 @@ def cache_is_off() -> bool:
 
 
 def cache_folder() -> Path:
-    """The folder of the user's cache: what the environment says, else where caches are."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    if chosen:
-        return Path(chosen)
+    """Return the folder of the user's cache: that of the environment variable, else the default."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        return Path(folder)
     from platformdirs import user_cache_path
 
     return user_cache_path("tracelens-ext", appauthor=False)
 
 
 def cache_limit() -> int:
-    """The bytes that the user's cache may hold: what the environment says, else 5 GB."""
+    """Return the number of bytes that the user's cache may have: the environment's, else 5 GB.
+
+    Raises:
+        UsageError: the environment variable is not a size.
+    """
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE
@@ -126,7 +143,10 @@ def cache_limit() -> int:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None for no size."""
+    """Return the number of bytes of a size such as `5GB`, `500 MB`, `1.5GiB` or `100`.
+
+    The result is None if the text is not a size.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         return None
@@ -137,14 +157,18 @@ def parse_size(text: str) -> int | None:
 
 
 _PACKAGE = Path(__file__).parents[2]
-#: The code that makes a trace and its call tree.
+#: The source files that determine how a trace and its call tree are made.
 READING = ("*.py", "trace/*.py", "readers/**/*.py")
 _END_BYTES = 1 << 16
 _JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
-    """Size, modification time, inode, and a hash of both ends of a file; None of what is none."""
+    """Return what identifies the content of a file, without reading all of it.
+
+    That is its size, modification time, inode, and a hash of its beginning and end. The result is
+    None if the path is not that of a regular file.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         return None
@@ -162,14 +186,17 @@ def identity_of(path: Path) -> dict[str, object] | None:
 
 
 def hash_of_whole(path: Path) -> str:
-    """A hash of the whole content of a file."""
+    """Return a hash of the whole content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @functools.cache
 def reader_version() -> str:
-    """A hash of the code that makes a trace and its tree; in a zip file the package's version."""
+    """Return a hash of the version, and of the source files that make a trace and its call tree.
+
+    If the package is in a ZIP file, the hash is that of the version only.
+    """
     digest = hashlib.blake2b(VERSION.encode(), digest_size=8)
     with contextlib.suppress(OSError):
         for pattern in READING:
@@ -180,7 +207,7 @@ def reader_version() -> str:
 
 
 def journal_beside(database: Path) -> Path | None:
-    """The file beside a SQLite database that says it is being written; None without one."""
+    """Return the journal of an SQLite database that is being written; None if there is none."""
     for ending in _JOURNALS:
         beside = database.with_name(database.name + ending)
         if beside.exists() and beside.stat().st_size:

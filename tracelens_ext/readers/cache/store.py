@@ -1,11 +1,12 @@
-"""The cache of parsed traces: a folder with the columns of each, and the links of its call tree.
+"""Keeps parsed traces, with the links of their call trees, in a folder.
 
-A trace is kept under its path. What is kept counts only while the file is the same (size,
-modification time, inode, a hash of its head and tail) and was read by the same code; otherwise it
-is removed, with a note, and the file is read again. So is a file of the cache that is damaged.
-Files are written to a temporary name and renamed, so that several processes can share the folder.
-When it grows over its limit, the least recently used traces are removed. A failure to write is a
-note, never an error.
+The path of a trace identifies its entry in the cache. An entry is valid as long as the file is the
+same (size, modification time, inode, hash of its beginning and end) and the code of the reader is
+the same. Entries that are invalid or damaged are removed, with a note to the user, and the trace is
+read again.
+Several processes can share the folder, because files are written under a temporary name and then
+renamed. If the folder exceeds its limit, the least recently used traces are removed. If the cache
+cannot be written, the user gets a note, not an error.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracelens_ext.errors import MergedRanksError
-from tracelens_ext.readers.cache import file as kept
-from tracelens_ext.readers.cache import folder as place
+from tracelens_ext.readers.cache import file as columns_file
+from tracelens_ext.readers.cache import folder as cache_folder
+from tracelens_ext.readers.cache import stored_trace
 from tracelens_ext.readers.cache.file import Array, Column
 from tracelens_ext.readers.cache.folder import (
     FOLDER_VARIABLE,
@@ -33,37 +35,40 @@ from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import Trace
 from tracelens_ext.trace.call_tree import CallTree
 
-#: Below this many bytes of text a trace is read about as fast as the cache would give it.
+#: A trace with fewer bytes of text is parsed about as fast as it is read from the cache.
 WORTH_KEEPING = 20 * 10**6
 
+#: Parts of an entry: the trace itself, and the database that a report was converted to.
 _TRACE = "trace"
 _CONVERSION = "conversion"
-_LINK = "link "  # how the names of the columns of a call tree begin
+#: Prefix of the names of columns with links of a call tree.
+_LINK = "link "
 _LinksOf = WeakKeyDictionary[Trace, Mapping[str, Array]]
+#: Errors because of which a trace is not kept.
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What the cache keeps of one trace."""
+    """The entry of a trace in the cache."""
 
-    path: str  #: the trace's file
+    path: str  #: the file of the trace
     files: tuple[Path, ...]  #: the files in the cache
     size: int  #: their size, bytes
-    used: float  #: when they were last used, seconds since 1970
-    usable: bool  #: True if the trace is still as it was when it was read
+    used: float  #: time when they were last used, seconds since 1970
+    usable: bool  #: True if the file of the trace has not changed since it was read
 
 
 @dataclass(eq=False)
 class TraceCache:
     """A folder of parsed traces."""
 
-    folder: Path  #: the folder; made when something is kept
-    limit: int = place.DEFAULT_SIZE  #: bytes that it may hold
-    worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
-    #: True if a file's whole content is compared, not only its head and tail
+    folder: Path  #: the folder, which is created when the first trace is kept
+    limit: int = cache_folder.DEFAULT_SIZE  #: bytes that the folder may have
+    worth_keeping: int = WORTH_KEEPING  #: a trace with fewer bytes of text is not kept
+    #: True to compare the whole content of files, not only their beginning and end
     verify: bool = False
-    #: called with a note, a clause, when an entry is removed or cannot be kept
+    #: called with a clause for the user when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
     _links: _LinksOf = field(default_factory=WeakKeyDictionary, repr=False)
 
@@ -71,18 +76,31 @@ class TraceCache:
     def from_environment(
         cls, *, verify: bool = False, tell: Callable[[str], None] = lambda _: None
     ) -> TraceCache:
-        """Return the user's cache; its folder and limit can be set by environment variables."""
+        """Return the cache of the user, with the folder and limit in the environment variables."""
         return cls(
-            place.cache_folder(), place.cache_limit(), WORTH_KEEPING, verify, tell
+            cache_folder.cache_folder(),
+            cache_folder.cache_limit(),
+            WORTH_KEEPING,
+            verify,
+            tell,
         )
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
-        """Return a trace from the cache, else parse and keep it."""
+        """Return a trace from the cache; if it is not there, parse it and keep it.
+
+        Args:
+            source: the path of the trace.
+            parse: reads the file.
+        """
         path = Path(source)
         identity = None
-        # `parse` says what is wrong with the file
+        # If the file cannot be read, `parse` raises the proper error.
         with contextlib.suppress(OSError, ValueError):
-            identity = None if place.journal_beside(path) else place.identity_of(path)
+            identity = (
+                None
+                if cache_folder.journal_beside(path)
+                else cache_folder.identity_of(path)
+            )
         if identity is None:
             return parse()
         trace = self._load(os.fspath(source), identity)
@@ -93,26 +111,42 @@ class TraceCache:
         return trace
 
     def links(self, trace: Trace) -> Mapping[str, Array] | None:
-        """Return the links of the tree (no Python frames) of a trace that this cache has read."""
+        """Return the links of the call tree (without Python frames) of a trace from this cache.
+
+        The result is None if the links were not kept.
+        """
         return self._links.get(trace) or None
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
-        """Return the database that another program made of a file, if that is kept and current."""
+        """Return the database that a file was converted to; None if it is missing or outdated."""
         file = self._file(source, _CONVERSION)
+        database = _database_of(file)
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-            if kept.read_about(file)["identity"] == place.identity_of(Path(source)):
-                os.utime(_database_of(file))  # raises if it is not there
-                return _database_of(file)
+            kept_identity = columns_file.read_about(file)["identity"]
+            if kept_identity == cache_folder.identity_of(Path(source)):
+                os.utime(database)  # raises an error if the database is missing
+                return database
         return None
 
     def keep_conversion(
         self, source: str | os.PathLike[str], made: Path
     ) -> Path | None:
-        """Move the database made of a file into the cache; return where it is, if it is kept."""
+        """Move the database that a file was converted to into the cache.
+
+        Args:
+            source: the file.
+            made: the database.
+
+        Returns:
+            The path of the database in the cache; None if it cannot be kept.
+        """
         file = self._file(source, _CONVERSION)
         path = Path(source)
         try:
-            about = {"path": str(path.resolve()), "identity": place.identity_of(path)}
+            about = {
+                "path": str(path.resolve()),
+                "identity": cache_folder.identity_of(path),
+            }
             self._write(
                 file=file, about=about, columns={}, database=made.stat().st_size
             )
@@ -123,28 +157,29 @@ class TraceCache:
         return _database_of(file)
 
     def _load(self, source: str, identity: Mapping[str, object]) -> Trace | None:
-        """Return a trace, if what is kept is of the file as it is."""
+        """Return a trace from the cache; None if it is missing, outdated or damaged.
+
+        Outdated and damaged entries are removed, and the user gets a note.
+        """
         file = self._file(source, _TRACE)
         version = reader_version()
         wanted = {"identity": identity, "reader": version}
         try:
-            about, columns = kept.read_columns(
+            about, columns = columns_file.read_columns(
                 file, lambda about: wanted.items() <= about.items()
             )
             if columns is None:
-                changed = about.get("reader") == version
-                why = (
-                    "has changed since"
-                    if changed
-                    else "was read by another version when"
-                )
-                why += " it was cached; reading it again"
-            elif self.verify and about["whole"] != place.hash_of_whole(Path(source)):
+                why = "was read by another version when it was cached; reading it again"
+                if about.get("reader") == version:
+                    why = "has changed since it was cached; reading it again"
+            elif self.verify and about["whole"] != cache_folder.hash_of_whole(
+                Path(source)
+            ):
                 why = "has different content than when it was cached; reading it"
             else:
-                trace = kept.trace_of(about["trace"], columns, source)
+                trace = stored_trace.trace_of(about["trace"], columns, source)
                 links = _links_of(columns)
-                kept.check(trace, links)
+                stored_trace.check(trace, links)
                 self._links[trace] = links
                 with contextlib.suppress(OSError):
                     os.utime(file)
@@ -154,20 +189,22 @@ class TraceCache:
         except OSError as error:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
-        except kept.DAMAGE:
+        except columns_file.DAMAGE:
             why = "its cached data is damaged; reading the file"
-        with contextlib.suppress(OSError):  # what stays is not used either
+        with contextlib.suppress(
+            OSError
+        ):  # an entry that cannot be removed is not used either
             file.unlink()
         self.tell(f"{source}: {why}")
         return None
 
     def _keep(self, path: Path, identity: Mapping[str, object], trace: Trace) -> None:
-        """Keep a trace that was just read, and the links of its tree."""
+        """Keep a trace that was just parsed, with the links of its call tree."""
         try:
-            members, columns = kept.trace_columns(trace)
+            members, columns = stored_trace.trace_columns(trace)
             try:
                 links = CallTree(trace).links
-            except MergedRanksError:  # whoever makes the tree says so
+            except MergedRanksError:  # raised again when the tree is needed
                 links = {}
             columns |= {_LINK + name: array for name, array in links.items()}
             about = {
@@ -175,16 +212,16 @@ class TraceCache:
                 "identity": identity,
                 "reader": reader_version(),
             }
-            about |= {"whole": place.hash_of_whole(path), "trace": members}
-            # else it was written to while it was read
-            if place.identity_of(path) == identity:
+            about |= {"whole": cache_folder.hash_of_whole(path), "trace": members}
+            # A file that was written while it was parsed is not kept.
+            if cache_folder.identity_of(path) == identity:
                 self._write(self._file(path, _TRACE), about, columns)
                 self._links[trace] = _links_of(columns)
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(str(path), "is not", error))
 
     def _file(self, source: str | os.PathLike[str], part: str) -> Path:
-        """Return where a part of what is kept of a trace is; named after the trace's path."""
+        """Return the file of the cache for a part of an entry, named after the trace's path."""
         stem = hashlib.blake2b(
             os.fsencode(Path(source).resolve()), digest_size=16
         ).hexdigest()
@@ -197,22 +234,32 @@ class TraceCache:
         columns: dict[str, Column],
         database: int = 0,
     ) -> None:
-        """Write a file of the cache if there is room beside what else is kept of the trace."""
+        """Write a file of the cache, and remove other traces to make room for it.
+
+        Args:
+            file: the file.
+            about: JSON that is stored with the columns.
+            columns: the columns.
+            database: the number of bytes of a database that will be moved beside the file.
+
+        Raises:
+            TooLargeError: the entry would exceed the limit of the cache.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem = file.name.split(".")[0]
         replaced = (file, _database_of(file))
-        files = place.cache_files(self.folder).get(stem, [])
-        beside = (entry.size for entry in files if entry.path not in replaced)
+        files = cache_folder.cache_files(self.folder).get(stem, [])
+        other_sizes = (entry.size for entry in files if entry.path not in replaced)
         room = self.limit - database
-        kept.write_columns(
-            path=file, about=about, columns=columns, most=room - sum(beside)
+        columns_file.write_columns(
+            path=file, about=about, columns=columns, most=room - sum(other_sizes)
         )
-        place.make_room(self.folder, room, spared=stem)
+        cache_folder.make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
-        """Return what is kept, last used first."""
+        """Return the entries of the cache, the most recently used first."""
         entries = []
-        for stem, files in place.cache_files(self.folder).items():
+        for stem, files in cache_folder.cache_files(self.folder).items():
             path, usable = self._described(stem)
             paths, sizes, used = zip(*files, strict=True)
             entries.append(
@@ -227,44 +274,46 @@ class TraceCache:
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
     def _described(self, stem: str) -> tuple[str, bool]:
-        """Return the file that a trace was read from, and True if it is still the same."""
+        """Return the path of the trace of an entry, and whether the entry is still valid."""
         path = "(damaged)"
         try:
-            # A trace that is too small to keep may have been converted.
+            # An entry may have only a conversion, if the trace is too small to keep.
             parts = [
                 self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)
             ]
-            about = kept.read_about(next(filter(Path.exists, parts), parts[0]))
+            about = columns_file.read_about(next(filter(Path.exists, parts), parts[0]))
             path = str(about["path"])
             same_reader = about.get("reader", reader_version()) == reader_version()
-            return path, same_reader and place.identity_of(Path(path)) == about[
+            return path, same_reader and cache_folder.identity_of(Path(path)) == about[
                 "identity"
             ]
         except (OSError, KeyError, TypeError, ValueError):
             return path, False
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; return how many traces, and how many bytes, that were."""
-        traces = place.cache_files(self.folder).values()
-        return len(traces), sum(map(place.remove, traces))
+        """Remove all traces; return their number and their size in bytes."""
+        traces = cache_folder.cache_files(self.folder).values()
+        return len(traces), sum(map(cache_folder.remove, traces))
 
 
 def open_cache(
     wanted: TraceCache | bool | None, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> TraceCache | None:
-    """Return the cache that an argument `cache=` means; None for none.
+    """Return the cache that the argument `cache=` of `read_trace` stands for; None for no cache.
 
-    There is none while files are salvaged (half a trace must never be taken for the whole one), nor
-    where the user limits their size (what is refused does not depend on what was read before), nor
-    where others may write to its folder.
+    No cache is used in these cases:
+
+    * Damaged files are salvaged: part of a trace must never be taken for the whole trace.
+    * The user limits the size of files: the cache must not give a trace that would be refused.
+    * Other users may write to the folder of the cache.
     """
     if reading.no_cache or reading.allow_truncated or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
-        if not wanted or place.cache_is_off():
+        if not wanted or cache_folder.cache_is_off():
             return None
         wanted = TraceCache.from_environment(verify=reading.verify_cache)
-    if place.others_may_write(wanted.folder):
+    if cache_folder.others_may_write(wanted.folder):
         wanted.tell(
             f"the cache {wanted.folder} is not used because others can write to it; "
             f"remove that permission, or choose another folder with {FOLDER_VARIABLE}"
@@ -274,20 +323,22 @@ def open_cache(
 
 
 def _database_of(file: Path) -> Path:
-    """Return the database beside the file of the cache that tells what it was made of."""
+    """Return the database that belongs to a file of the cache, which says what it was made of."""
     return file.with_suffix(".sqlite")
 
 
 def _links_of(columns: Mapping[str, Any]) -> dict[str, Array]:
+    """Return those columns that are links of the call tree."""
     return {
-        name[len(_LINK) :]: col
-        for name, col in columns.items()
+        name.removeprefix(_LINK): column
+        for name, column in columns.items()
         if name.startswith(_LINK)
     }
 
 
 def _why_not_kept(path: str, what: str, error: BaseException) -> str:
-    if isinstance(error, kept.TooLargeError):
+    """Return a clause for the user about a trace or a conversion that is not kept."""
+    if isinstance(error, columns_file.TooLargeError):
         return (
             f"{path}: {what} kept in the cache (over its limit); raise the limit with "
             f"{SIZE_VARIABLE}"

@@ -306,8 +306,8 @@ class _Document(EventStream[list[Any]]):
         self._cut = ANY_CUT
         yield from self._array()
 
-    def _holds_events(self) -> bool:
-        return self.found_events and super()._holds_events()
+    def _has_events(self) -> bool:
+        return self.found_events and super()._has_events()
 
     def _processes(self) -> Iterator[list[Any]]:
         """Yield the items in the lists of an array of processes."""

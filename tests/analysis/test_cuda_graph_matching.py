@@ -1,4 +1,4 @@
-"""Aligning two sequences: as many elements as possible correspond, in order."""
+"""Aligning the kernels of a CUDA graph: as many as possible correspond, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _SEQUENCES = st.lists(st.integers(0, 3), max_size=14)
 def _aligned(
     a: list[int], b: list[int], budget: AlignmentBudget | None = None
 ) -> list[int]:
-    first, second = (np.array(each, dtype=np.int32) for each in (a, b))
+    first = np.array(a, dtype=np.int32)
+    second = np.array(b, dtype=np.int32)
     places: list[int] = align(first, second, budget or AlignmentBudget()).tolist()
     return places
 
@@ -40,22 +41,22 @@ def test_as_many_elements_as_possible_correspond(a: list[int], b: list[int]) -> 
 
 @given(_SEQUENCES, _SEQUENCES)
 def test_equal_elements_correspond_in_order(a: list[int], b: list[int]) -> None:
-    pairs = [(i, j) for i, j in enumerate(_aligned(a, b)) if j != NONE]
-    assert all(a[i] == b[j] for i, j in pairs)
-    assert [j for _, j in pairs] == sorted({j for _, j in pairs})
+    _check_alignment(a, b, _aligned(a, b))
 
 
 @given(_SEQUENCES, _SEQUENCES)
-def test_without_a_budget_what_corresponds_still_does_so_in_order(
+def test_equal_elements_correspond_in_order_without_a_budget(
     a: list[int], b: list[int]
 ) -> None:
-    pairs = [
-        (i, j)
-        for i, j in enumerate(_aligned(a, b, AlignmentBudget(cells=0)))
-        if j != NONE
-    ]
-    assert all(a[i] == b[j] for i, j in pairs)
-    assert [j for _, j in pairs] == sorted({j for _, j in pairs})
+    _check_alignment(a, b, _aligned(a, b, AlignmentBudget(cells=0)))
+
+
+def _check_alignment(a: list[int], b: list[int], places: list[int]) -> None:
+    """Check that each element of `a` has an equal element of `b` or none, in ascending order."""
+    for element, place in zip(a, places, strict=True):
+        assert place == NONE or b[place] == element
+    used_places = [place for place in places if place != NONE]
+    assert used_places == sorted(set(used_places))
 
 
 @given(st.data(), _SEQUENCES)
@@ -63,11 +64,12 @@ def test_a_subsequence_is_found_as_early_as_can_be(
     data: st.DataObject, b: list[int]
 ) -> None:
     a = [element for element in b if data.draw(st.booleans())]
-    first, second = (np.array(each, dtype=np.int32) for each in (a, b))
-    found = first_places(first, second).tolist()
-    assert [b[place] for place in found] == a
-    for before, place in zip([-1, *found], found, strict=False):
-        assert b[place] not in b[before + 1 : place]
+    first = np.array(a, dtype=np.int32)
+    second = np.array(b, dtype=np.int32)
+    places = first_places(first, second).tolist()
+    assert [b[place] for place in places] == a
+    for previous_place, place in zip([-1, *places], places, strict=False):
+        assert b[place] not in b[previous_place + 1 : place]
 
 
 def test_a_missing_layer_of_many_equal_ones_is_found() -> None:
@@ -81,5 +83,6 @@ def test_a_missing_layer_of_many_equal_ones_is_found() -> None:
 def test_long_sequences_take_no_more_than_the_budget() -> None:
     rng = np.random.default_rng(0)
     budget = AlignmentBudget(cells=10_000)
-    a, b = (rng.integers(0, 5, 300).tolist() for _ in range(2))
+    a = rng.integers(0, 5, 300).tolist()
+    b = rng.integers(0, 5, 300).tolist()
     assert sum(place != NONE for place in _aligned(a, b, budget)) < 20

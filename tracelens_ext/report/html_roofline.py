@@ -1,0 +1,220 @@
+"""The roofline chart of an HTML page.
+
+A point is an operation with its arguments: FLOPs per byte on the x axis, TFLOP/s on the y axis, and
+an area that is the time lost (or the GPU time if no peaks are known). Copies and fills have no
+FLOPs, so they are not on the chart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
+from tracelens_ext.report.colors import GREY, color_of
+from tracelens_ext.report.html_texts import (
+    duration_text,
+    elided,
+    percent_text,
+    plotly_lines,
+    plotly_text,
+)
+
+_IN_SUMMARY = 3
+_MOST_POINTS = 400
+_HOVER_COLUMNS = [
+    "op_name",
+    "Input Dims",
+    "bound",
+    "% of roofline",
+    "gpu_time_ms",
+    "time_lost_ms",
+]
+# pixels
+_SMALLEST = 5.0
+_LARGEST = 42.0
+
+
+def roofline_figures(
+    frame: pd.DataFrame, roofs: pd.DataFrame | None
+) -> list[plot.Figure]:
+    """Draw the operations that compute; none without any."""
+    is_loss_known = bool(np.isfinite(_floats(frame, "time_lost_ms")).any())
+    points = _largest_points(frame, is_loss_known=is_loss_known)
+    if points.empty:
+        return []
+    models = _peaks_of_models(roofs)
+    highest_peak = 0.0
+    last_ridge = 0.0
+    for model in models:
+        for peak in model.peaks.values():
+            highest_peak = max(highest_peak, peak)
+            last_ridge = max(last_ridge, peak / model.bandwidth)
+    least_intensity = float(points["x"].min())
+    most_intensity = float(points["x"].max())
+    across = [least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)]
+    rates = points["y"]
+    up = [rates.min() / 2, 2 * max(rates.max(), highest_peak)]
+
+    data: list[plot.Plotly] = []
+    for model in models:
+        data += _roofs(model, across)
+    legend: list[tuple[str, str]] = []
+    for family, of_family in points.groupby(points["family"].astype(str), sort=False):
+        color = color_of(family)
+        marker = {
+            "color": color,
+            "opacity": 0.75,
+            "line": {"width": 0.5, "color": "#ffffff"},
+            "size": of_family["pixels"].tolist(),
+        }
+        operations = plot.trace(
+            "scatter",
+            len(legend),
+            mode="markers",
+            marker=marker,
+            x=of_family["x"].tolist(),
+            y=of_family["y"].tolist(),
+            customdata=of_family["customdata"].tolist(),
+        )
+        data.append(operations)
+        legend.append((family, color))
+    layout = {
+        "height": 420,
+        "xaxis": _logarithmic("FLOPs per byte", across),
+        "yaxis": _logarithmic("TFLOP/s", up),
+    }
+    return [
+        plot.Figure(
+            key="chart-roofline",
+            title="Roofline",
+            summary=_roofline_in_words(points, is_loss_known=is_loss_known),
+            legend=legend,
+            sheet="roofline",
+            spec=plot.spec_of(data, layout),
+        )
+    ]
+
+
+def _floats(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+    values: npt.NDArray[np.float64] = frame[column].to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )
+    return values
+
+
+def _largest_points(frame: pd.DataFrame, *, is_loss_known: bool) -> pd.DataFrame:
+    """The operations with a place on the chart, the largest first, with what is drawn of them."""
+    moved = _floats(frame, "bytes")
+    intensity = _floats(frame, "flops") / np.where(moved > 0, moved, np.nan)
+    rate = _floats(frame, "tflops_per_s")
+    size = _floats(frame, "gpu_time_ms")
+    if is_loss_known:
+        size = np.nan_to_num(_floats(frame, "time_lost_ms"))
+    has_place = (rate > 0) & (intensity > 0)
+    points = frame.assign(x=intensity, y=rate, size=size)[has_place]
+    points = points.sort_values("size", ascending=False, kind="stable")
+    points = points.head(_MOST_POINTS)
+    area = points["size"] / max(points["size"].max(), 1e-12)
+    points["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
+    rows = points[_HOVER_COLUMNS].itertuples(index=False)
+    points["customdata"] = [_operation_hover(*row) for row in rows]
+    return points
+
+
+def _operation_hover(
+    name: object,
+    shapes: object,
+    bound: object,
+    percent: float,
+    gpu_time_ms: float,
+    time_lost_ms: float,
+) -> str:
+    """The text beside the pointer about an operation; without a bound its peaks are unknown."""
+    title = plotly_lines(str(name))
+    shapes_text = plotly_lines(str(shapes).replace(", ()", ""))
+    text = duration_text(gpu_time_ms)
+    if isinstance(bound, str):
+        share = percent_text(percent)
+        lost = duration_text(time_lost_ms)
+        text = f"{bound} bound, {share} of roofline, {text}, {lost} lost"
+    return f"<b>{title}</b><br>{shapes_text}<br>{plotly_text(text)}"
+
+
+def _roofline_in_words(points: pd.DataFrame, *, is_loss_known: bool) -> str:
+    quantity = "Time lost" if is_loss_known else "GPU time"
+    largest = points[["op_name", "size"]].head(_IN_SUMMARY)
+    texts = []
+    for name, ms in largest.itertuples(index=False):
+        operation = elided(str(name), 40)
+        texts.append(f"{operation} {duration_text(ms)}")
+    return f"{quantity}: {', '.join(texts)}"
+
+
+def _logarithmic(title: str, ends: Sequence[float]) -> plot.Plotly:
+    return {
+        "type": "log",
+        "dtick": 1,
+        "exponentformat": "none",
+        "range": [math.log10(end) for end in ends],
+        "title": {"text": title},
+        "automargin": True,
+    }
+
+
+class _ModelPeaks(NamedTuple):
+    """What a GPU model reaches."""
+
+    bandwidth: float  #: of its memory, TB/s
+    peaks: dict[str, float]  #: TFLOP/s by engine and type
+
+
+def _peaks_of_models(roofs: pd.DataFrame | None) -> list[_ModelPeaks]:
+    """Return the peaks of each GPU model whose memory bandwidth is known."""
+    if roofs is None:
+        return []
+    has_several = "device_model" in roofs.columns
+    models = pd.Series("", index=roofs.index)
+    if has_several:
+        models = roofs["device_model"]
+    result = []
+    for model, rows in roofs.groupby(models, sort=False):
+        peaks = dict(zip(rows["what"], rows["peak"], strict=True))
+        bandwidth = peaks.pop("memory", None)
+        if not bandwidth:
+            continue
+        if has_several:
+            peaks = {f"{model} {name}": peak for name, peak in peaks.items()}
+        result.append(_ModelPeaks(bandwidth=bandwidth, peaks=peaks))
+    return result
+
+
+def _roofs(model: _ModelPeaks, across: list[float]) -> list[plot.Plotly]:
+    """The lines: bandwidth times intensity, up to the peak of each type."""
+    bandwidth = model.bandwidth
+    lines = []
+    for peak in dict.fromkeys(
+        model.peaks.values()
+    ):  # types with one peak have one line
+        types = [name for name, other in model.peaks.items() if other == peak]
+        name = f"{', '.join(types)}: {peak:,.4g} TFLOP/s; {bandwidth:,.3g} TB/s"
+        ridge = peak / bandwidth
+        intensities = [across[0], ridge, across[1]]
+        line = plot.trace(
+            "scatter",
+            mode="lines+text",
+            hoverinfo="skip",
+            x=intensities,
+            y=[min(intensity * bandwidth, peak) for intensity in intensities],
+            text=["", "", plotly_text(name)],
+            textposition="top left",
+            line={"width": 1.5, "color": GREY},
+            textfont={"size": 11},
+        )
+        lines.append(line)
+    return lines

@@ -1,0 +1,261 @@
+"""The chart of GPU work over time: a row for each device, with an area for each category.
+
+Below the devices, each finding has a row that shows the times that are attributed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
+from tracelens_ext.report.colors import color_of
+from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.html_texts import elided, plotly_text
+
+# in the legend; of a kind
+_MOST_CATEGORIES = 24
+_MOST_MARKS = 400
+# pixels: of a device; of a finding, a bar below its title
+_ROW = 130
+#: Of that, the line with the name of the GPU, and the space for the lowest label of the axis.
+_ROW_TITLE = 22
+_BELOW_ROW = 10
+_FINDING = 32
+#: Pixels beside the title of a finding, and of a character in it.
+_TITLE_MARGIN = 68
+_TITLE_DIGIT = 6.4
+#: Of the strips of findings: none is the color of a category.
+_FINDING_COLORS = (
+    "#1d3557",
+    "#7a1f4a",
+    "#14532d",
+    "#6b3e00",
+    "#4c1d95",
+    "#134e4a",
+    "#7c2d12",
+    "#3f3f46",
+)
+#: A stretch of which a finding has little is still seen.
+_PALEST_PERCENT = 25.0
+
+
+class _TimeAxis(NamedTuple):
+    """What the rows of the chart have in common."""
+
+    first: float  #: where the axis begins, ms
+    last: float  #: where it ends, ms
+    bins: int
+    height: int  #: of all rows, pixels
+
+    @property
+    def step(self) -> float:
+        """The length of a bin, ms."""
+        return (self.last - self.first) / self.bins
+
+
+def timeline_bins_figures(
+    frame: pd.DataFrame, marks: pd.DataFrame | None
+) -> list[plot.Figure]:
+    """Draw when the GPUs worked, and `timeline_markers`: holes, iterations and findings."""
+    sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
+    if not sums.sum():
+        return []
+    marks_of_kind: dict[str, pd.DataFrame] = {}
+    if marks is not None:
+        marks_of_kind = {str(kind): part for kind, part in marks.groupby("kind")}
+    no_findings = pd.DataFrame({"finding": []})
+    all_findings = marks_of_kind.pop("finding", no_findings)
+    findings = all_findings.groupby("finding", sort=False)
+    devices = frame.groupby("device")
+    height_of_findings = len(findings) * _FINDING
+    axis = _TimeAxis(
+        first=float(frame["start_ms"].min()),
+        last=float(frame["end_ms"].max()),
+        bins=int(frame["bin"].max()) + 1,
+        height=len(devices) * _ROW + height_of_findings,
+    )
+    layout: plot.Plotly = {
+        "barmode": "overlay",
+        "height": axis.height + 70,
+        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
+        "xaxis": {
+            "range": [axis.first, axis.last],
+            "anchor": "free",
+            "position": 0,
+            "title": plot.MS_SINCE_FIRST_EVENT,
+        },
+        "shapes": _shapes(marks_of_kind),
+    }
+    data: list[plot.Plotly] = []
+    device_names: list[plot.Plotly] = []
+    categories = [str(name) for name in sums.index]
+    for row, (device, part) in enumerate(devices):
+        number = str(row + 1) if row else ""
+        top = 1 - row * _ROW / axis.height
+        layout[f"yaxis{number}"] = _axis_of_row(top, axis.height)
+        device_names.append(_device_name(str(device), top))
+        for area in _areas(
+            frame=part, categories=categories, bins=axis.bins, step=axis.step
+        ):
+            area["yaxis"] = f"y{number}"
+            area["stackgroup"] = f"row{row}"
+            area["x0"] = axis.first
+            area["dx"] = axis.step
+            data.append(area)
+
+    number_of_findings = len(devices) + 1
+    layout[f"yaxis{number_of_findings}"] = {
+        "domain": [0, height_of_findings / axis.height],
+        "range": [len(findings) - 0.5, -0.75],
+        "visible": False,
+    }
+    finding_axis = f"y{number_of_findings}"
+    titles: dict[str, str] = {}
+    for row, (finding_id, part) in enumerate(findings):
+        card = f"finding-{cleaned(str(finding_id))}"
+        titles[card] = part["name"].iloc[0]
+        strip = _finding_strip(
+            part=part,
+            row=row,
+            least_length=axis.step / 4,
+            yaxis=finding_axis,
+            name=plotly_text(elided(titles[card], plot.LABEL)),
+            customdata=[card] * len(part),
+        )
+        data.append(strip)
+
+    def layout_of_room(room: int) -> plot.Plotly:
+        return {"annotations": device_names + _titles(titles, finding_axis, room)}
+
+    return [
+        plot.Figure(
+            key="time-axis",
+            title="GPU work over time",
+            summary=plot.gpu_work_in_words(sums),
+            legend=[(name, color_of(name)) for name in categories[:_MOST_CATEGORIES]],
+            sheet="timeline_bins",
+            spec=plot.spec_of(data, layout, layout_of_room),
+        )
+    ]
+
+
+def _device_name(device: str, top: float) -> plot.Plotly:
+    """The name of a device above its areas; `top` is a share of the height."""
+    return {
+        "text": f"GPU {device}",
+        "y": top,
+        "yref": "paper",
+        "yanchor": "top",
+        "x": 0,
+        "xref": "paper",
+    }
+
+
+def _titles(titles: Mapping[str, str], axis: str, room: int) -> list[plot.Plotly]:
+    """The titles of findings, by their cards, above their strips, cut to the room, in pixels."""
+    width = int((room - _TITLE_MARGIN) / _TITLE_DIGIT)
+    annotations = []
+    for row, (card, title) in enumerate(titles.items()):
+        annotations.append(
+            {
+                "text": plotly_text(elided(title, width)),
+                "name": card,
+                "captureevents": True,
+                "borderpad": 0,
+                "y": row,
+                "yref": axis,
+                "x": 0,
+                "xref": "paper",
+            }
+        )
+    return annotations
+
+
+def _shapes(marks_of_kind: Mapping[str, pd.DataFrame]) -> list[plot.Plotly]:
+    """A line where each iteration begins, and a rectangle over each hole."""
+    shapes = []
+    for kind, part in marks_of_kind.items():
+        times = part[["start_ms", "end_ms"]].head(_MOST_MARKS)
+        for start, end in times.to_numpy().tolist():
+            if kind == "iteration":
+                shapes.append(plot.start_line(start, "paper"))
+            else:
+                shapes.append(_hole(start, end))
+    return shapes
+
+
+def _axis_of_row(top: float, height: int) -> plot.Plotly:
+    """The axis of the areas of a device, below the line with its name."""
+    return {
+        "domain": [top - (_ROW - _BELOW_ROW) / height, top - _ROW_TITLE / height],
+        "rangemode": "tozero",
+        "tickformat": ".0%",
+        "nticks": 3,
+    }
+
+
+def _finding_strip(
+    part: pd.DataFrame, row: int, least_length: float, **about: object
+) -> plot.Plotly:
+    """The times of a finding: bars in a row, paler where little of the time is the finding's."""
+    # A short interval is seen, too.
+    lengths = (part["end_ms"] - part["start_ms"]).clip(lower=least_length)
+    opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
+    marker = {
+        "color": _FINDING_COLORS[row % len(_FINDING_COLORS)],
+        "opacity": opacity.round(2).tolist(),
+        "line": {"width": 0},
+    }
+    return plot.trace(
+        "bar",
+        hovertemplate="%{fullData.name}<extra></extra>",
+        base=part["start_ms"].tolist(),
+        x=lengths.tolist(),
+        y=[row + 0.2] * len(part),
+        orientation="h",
+        width=0.35,
+        marker=marker,
+        **about,
+    )
+
+
+def _areas(
+    frame: pd.DataFrame, categories: Iterable[str], bins: int, step: float
+) -> Iterator[plot.Plotly]:
+    """The part of each bin, of `step` ms, in which a device worked, by category."""
+    for piece, name in enumerate(categories):
+        of_category = frame[frame["category"] == name]
+        if not len(of_category):
+            continue
+        time_of_bin = of_category.set_index("bin")["gpu_time_ns"]
+        ns = time_of_bin.reindex(range(bins + 1), fill_value=0)
+        ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
+        share = ns / 1e6 / step
+        hover = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
+        yield plot.trace(
+            "scatter",
+            piece,
+            mode="lines",
+            y=share.round(4).tolist(),
+            fillcolor=color_of(name),
+            line={"shape": "hv", "width": 0},
+            name=plotly_text(name),
+            hovertemplate=hover,
+        )
+
+
+def _hole(start: float, end: float) -> plot.Plotly:
+    """A rectangle over times of which nothing was recorded."""
+    return {
+        "type": "rect",
+        "x0": start,
+        "x1": end,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "fillcolor": "rgba(139, 147, 161, 0.25)",
+        "line": {"width": 0},
+        "layer": "below",
+    }
