@@ -58,7 +58,7 @@ def analyzed(maker: TraceMaker, **options: Any) -> TreePerfAnalyzer:
     )
 
 
-def nothing_changed(comparison: Comparison) -> None:
+def assert_unchanged(comparison: Comparison) -> None:
     for name, aligned in comparison.aligned.items():
         assert (aligned.ns == aligned.ns[:, :1]).all(), name
         if name != "timeline":
@@ -66,7 +66,7 @@ def nothing_changed(comparison: Comparison) -> None:
             assert aligned.ns.any(), name
 
 
-def compared(*arguments: object) -> int:
+def run_compare(*arguments: object) -> int:
     return run(["compare", *map(str, arguments)])
 
 
@@ -106,7 +106,7 @@ def test_a_trace_and_its_own_reports_are_the_same(tmp_path: Path) -> None:
     reports = [measure_report(path) for path in reports_of(analyzer, tmp_path)]
     comparison = compare([measured, *reports])
     assert list(comparison.tables) == TABLES
-    nothing_changed(comparison)
+    assert_unchanged(comparison)
     assert [m.events for m in reports] == [measured.events] * 4
     assert {m.report for m in reports} == {"tracelens-ext"}
 
@@ -123,10 +123,10 @@ def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
         )
         for us in (60, None)
     )
-    nothing_changed(compare([measured, split]))
+    assert_unchanged(compare([measured, split]))
     assert len(compare([measured, split]).tables["timeline"]) == 20
     # One side alone has no split: no zeros are made up.
-    nothing_changed(compare([measured, plain]))
+    assert_unchanged(compare([measured, plain]))
     assert len(compare([measured, plain]).tables["timeline"]) == 16
 
 
@@ -152,7 +152,7 @@ def test_a_report_with_only_tracelens_sheets_is_compared_by_stand_ins(
     analyzer = analyzed(maker)
     measured = with_reference(measure(analyzer.work), analyzer)
     comparison = compare([measured, measure_report(folder)])
-    nothing_changed(comparison)
+    assert_unchanged(comparison)
     assert "op category" in comparison.tables["categories"]
     assert "launcher" in comparison.tables["operations"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
@@ -179,10 +179,10 @@ def test_json_reports_in_a_folder_are_compared_and_damaged_ones_are_refused(
             == 0
         )
     capsys.readouterr()
-    assert compared(made) == 0
+    assert run_compare(made) == 0
     assert "Wall time, of the whole trace" in capsys.readouterr().out
     (made / "b.json").write_bytes((made / "b.json").read_bytes()[:-900])
-    assert compared(made / "a.json", made / "b.json") == 1
+    assert run_compare(made / "a.json", made / "b.json") == 1
     assert "the JSON is damaged" in capsys.readouterr().err
 
 
@@ -206,13 +206,15 @@ def test_a_note_mentions_tables_that_a_report_does_not_contain(
     for path in Path("t").glob("*.csv"):
         if path.name != "gpu_timeline.csv":
             path.unlink()
-    assert compared("t", "b.json") == 0
+    assert run_compare("t", "b.json") == 0
     out = capsys.readouterr().out
     assert "There is no table of kernels, because A does not contain it." in out
     assert "GPU time by kernel" not in out
     assert re.search(r"the largest changes:\s+\w+_time [+-]", out)
-    assert compared("t", "b.json", "--fail-if", "total_time > 1%", "-o", "x.xlsx") == 3
-    assert compared("t", "b.json", "--fail-if", "GEMM > 1%") == 1
+    assert (
+        run_compare("t", "b.json", "--fail-if", "total_time > 1%", "-o", "x.xlsx") == 3
+    )
+    assert run_compare("t", "b.json", "--fail-if", "GEMM > 1%") == 1
     assert (
         "cannot be checked because a report contains no categories"
         in capsys.readouterr().err
@@ -275,7 +277,7 @@ def test_a_workbook_of_tracelens(tmp_path: Path) -> None:
     assert workbook.report == "TraceLens"
     comparison = compare([workbook, measure_report(folder)])
     assert list(comparison.tables) == TABLES
-    nothing_changed(comparison)
+    assert_unchanged(comparison)
     assert not any("files some operations" in note for note in comparison.notes)
 
 
@@ -288,7 +290,7 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
     )
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     reports = [measure_report(path) for path in reports_of(analyzer, tmp_path)]
-    nothing_changed(compare([measure(analyzer.work), *reports]))
+    assert_unchanged(compare([measure(analyzer.work), *reports]))
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -296,7 +298,7 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
 def test_the_verdict_on_reports_names_what_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert compared("a.xlsx", "b.json") == 0
+    assert run_compare("a.xlsx", "b.json") == 0
     assert re.search(r"the largest changes:\s+aten::\w+ [+-]", capsys.readouterr().out)
 
 
@@ -304,12 +306,14 @@ def test_the_command_takes_reports_where_it_takes_traces(
     workbook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["report", "b.json", "--csv-dir", "b_tables", "-q"]) == 0
-    assert compared(workbook.name, "b.json", "b_tables", "--fail-if", "GEMM > +5%") == 3
+    assert (
+        run_compare(workbook.name, "b.json", "b_tables", "--fail-if", "GEMM > +5%") == 3
+    )
     captured = capsys.readouterr()
     assert captured.err.count("budget exceeded") == 2
     assert "A (baseline): a.xlsx; devices: not in the report" in captured.out
     assert "because A and C are reports without times of iterations." in captured.out
-    assert compared("a.json", workbook.name, "--fail-if", "GEMM > 0%", "-q") == 0
+    assert run_compare("a.json", workbook.name, "--fail-if", "GEMM > 0%", "-q") == 0
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -318,8 +322,8 @@ def test_an_input_is_never_overwritten(
 ) -> None:
     assert run(["report", "a.json", "--csv-dir", "t", "-q"]) == 0
     before = sorted(Path("t").iterdir())
-    assert compared("t", "b.json", "--format", "csv", "-o", "t", "--force") == 1
-    assert compared(workbook.name, "b.json", "-o", workbook.name, "--force") == 1
+    assert run_compare("t", "b.json", "--format", "csv", "-o", "t", "--force") == 1
+    assert run_compare(workbook.name, "b.json", "-o", workbook.name, "--force") == 1
     assert capsys.readouterr().err.count("is the trace itself") == 2
     assert sorted(Path("t").iterdir()) == before
 
@@ -331,12 +335,12 @@ def test_folders_and_patterns_can_name_reports(
 ) -> None:
     assert run(["report", "a.json", "b.json", "-o", "runs/", "--compare", "-q"]) == 0
     for argument in ("runs", "runs/*.xlsx", "runs/*"):
-        assert compared(argument, "--format", "json") == 0
+        assert run_compare(argument, "--format", "json") == 0
         out = capsys.readouterr().out
         assert '"A (baseline)": "runs/a_perf_report.xlsx"' in out
         assert '"B": "runs/b_perf_report.xlsx"' in out
     shutil.copy("runs/a_perf_report.xlsx", "a_perf_report.xlsx")
-    assert compared(".", "--format", "json") == 0
+    assert run_compare(".", "--format", "json") == 0
     assert '"A (baseline)": "a.json"' in capsys.readouterr().out
 
 
@@ -385,7 +389,7 @@ def _before_root(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_before_root, "declares XML entities"),
         (
@@ -432,13 +436,13 @@ def _before_root(data: bytes) -> bytes:
 def test_a_hostile_workbook(
     workbook: Path,
     change: Callable[[bytes], bytes],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(report_files, "_MAX_BYTES", 5_000_000)
     path = replaced(workbook, SHEET, change)
     start = time.monotonic()
-    with pytest.raises(TraceError, match=said) as caught:
+    with pytest.raises(TraceError, match=message) as caught:
         measure_report(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
@@ -455,7 +459,7 @@ def test_a_workbook_of_too_many_cells(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("soon", "row 2 of the sheet gpu_timeline has 'soon'"),
         ("-1", "has '-1' in the column 'time ms'"),
@@ -465,15 +469,15 @@ def test_a_workbook_of_too_many_cells(
     ],
 )
 def test_invalid_numbers_in_a_table_are_refused(
-    tmp_path: Path, value: str, said: str
+    tmp_path: Path, value: str, message: str
 ) -> None:
     (tmp_path / "gpu_timeline.csv").write_text(f"type,time ms\ntotal_time,{value}\n")
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(TraceError, match=message):
         measure_report(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"", "is empty or cut off"),
         (b"type,time ms\ntotal_time,12.3", "is empty or cut off"),
@@ -485,9 +489,9 @@ def test_invalid_numbers_in_a_table_are_refused(
         (b"\x00\x00\n", "the sheet gpu_timeline"),
     ],
 )
-def test_unusual_tables(tmp_path: Path, text: bytes, said: str) -> None:
+def test_unusual_tables(tmp_path: Path, text: bytes, message: str) -> None:
     (tmp_path / "gpu_timeline.csv").write_bytes(text)
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(TraceError, match=message):
         measure_report(tmp_path)
 
 
@@ -515,7 +519,7 @@ def test_a_workbook_by_its_name_alone(
     path = tmp_path / "x.xlsx"
     path.write_bytes(content)
     assert is_report(path)
-    assert compared(path, path) == 1
+    assert run_compare(path, path) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

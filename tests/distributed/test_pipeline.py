@@ -230,19 +230,29 @@ def test_two_stages_with_several_possible_numbers_of_chunks(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_clocks_follow_the_links_that_tell_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "job",
+    [
+        PipelineJob(
+            micro_batches=16,
+            stage_factors={2: 1.5},
+            noise=0.0,
+            clock_offset_us=30_000.0,
+        ),
+        PipelineJob(
+            stage_factors={3: 1.5},
+            link_factors={frozenset((1, 2)): 5.0},
+            transfer_us=150.0,
+        ),
+    ],
+)
+def test_clocks_follow_the_links_that_tell_most(
+    job: PipelineJob, tmp_path: Path
+) -> None:
     """The kernels of the first and the last stage end far apart: their link tells little."""
-    job = PipelineJob(
-        schedule="interleaved",
-        is_batched=True,
-        micro_batches=16,
-        iterations=1,
-        stage_factors={2: 1.5},
-        noise=0.0,
-        clock_offset_us=30_000.0,
-    )
+    job = replace(job, schedule="interleaved", is_batched=True, iterations=1)
     found, truth = simulated(tmp_path, job)
-    expected = [truth[stage, 3]["bubble"] for stage in range(4)]
+    expected = [truth[stage, 3]["bubble"] for stage in range(job.stages)]
     assert found.table()["bubble_ms"].tolist() == pytest.approx(expected, rel=TOLERANCE)
 
 

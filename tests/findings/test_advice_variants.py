@@ -1,4 +1,4 @@
-"""Advice fits what the trace shows: nothing that is in use already, nothing for other hardware."""
+"""Advice fits the trace: nothing that is in use already, and nothing for other hardware."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_title_states_the_problem_and_one_number(ident: str) -> None:
         assert not re.search(r"\bhost\b|\bhole", title)
 
 
-def test_what_is_in_use_is_named() -> None:
+def test_advice_names_what_is_already_in_use() -> None:
     variants = TEXTS["host-bound"].advices
     facts = ShownFacts(Fact.GPU_GRAPHS)
     chosen = first_fitting(variants, "serving", facts)

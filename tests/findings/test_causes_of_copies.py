@@ -1,4 +1,4 @@
-"""Advice about small copies, conversions and attention is for what makes them in this program."""
+"""Advice about small copies, conversions and attention fits the cause in the program."""
 
 from __future__ import annotations
 

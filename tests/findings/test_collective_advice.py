@@ -58,7 +58,7 @@ def test_advice_is_for_the_kind_of_collective(
     assert words in exposed(kernel, collective).advice
 
 
-def test_parameters_that_are_sharded_are_to_be_prefetched() -> None:
+def test_advice_prefetches_sharded_parameters() -> None:
     gathered = exposed(
         "ncclDevKernel_AllGather_RING_LL()", operation="FSDP::all_gather"
     )

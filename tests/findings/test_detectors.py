@@ -1,6 +1,6 @@
 """What the detectors of idle time, optimizers, iterations and communication claim, on small traces.
 
-A kernel of 10 ms stands for the rest of the trace, so that what is looked for is worth telling.
+A kernel of 10 ms stands for the rest of the trace, so that findings are large enough to be listed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_nothing_is_found_where_the_gpu_only_computes() -> None:
     assert savings(maker) == {}
 
 
-def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
+def test_a_data_loader_claims_the_idle_time_within_it() -> None:
     """The rest of the gap is the host's; the `item` of the loader is no synchronization."""
     maker = idle_for(20 * MS, 30 * MS)
     maker.annotation(
@@ -77,7 +77,7 @@ def test_several_allocations_share_a_gap() -> None:
     assert savings(maker) == {"allocator": 5.0, "host-bound": 5.0}
 
 
-def test_a_phase_of_the_cpu_after_a_wait_is_the_waits_for_as_long_as_that_was() -> None:
+def test_a_wait_claims_no_more_of_the_next_cpu_phase_than_its_duration() -> None:
     """Without the wait of 4 ms the phase of 10 ms would have begun 4 ms earlier."""
     maker = idle_for(20 * MS, 30 * MS)
     maker.frame("train.py(40): step", 10 * MS, 20 * MS)
@@ -88,7 +88,7 @@ def test_a_phase_of_the_cpu_after_a_wait_is_the_waits_for_as_long_as_that_was() 
     assert found["host-bound"].attributed_ms == pytest.approx(6, rel=0.01)
 
 
-def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
+def test_a_data_loader_does_not_claim_idle_time_of_another_thread() -> None:
     maker = idle_for(20 * MS, 30 * MS)
     maker.process = 100
     maker.thread = 2
@@ -100,7 +100,7 @@ def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
     assert savings(maker) == {"host-bound": 10.0}
 
 
-def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
+def test_only_exposed_copies_and_collectives_are_findings() -> None:
     maker = TraceMaker()
     maker.launched("compute", 10 * MS, 10 * MS, correlation=1, at=9 * MS)
     for number, (category, name, start, duration) in enumerate(
@@ -132,7 +132,9 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
         ),
     ],
 )
-def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -> None:
+def test_the_finding_that_gets_the_wait_for_a_copy(
+    copied: str, expected: dict[str, float]
+) -> None:
     """That of a batch goes with pinned memory; values are waited for wherever they arrive."""
     maker = idle_for(20 * MS, 30 * MS)
     maker.call("cudaMemcpyAsync", 20 * MS, 9 * MS, correlation=3)
@@ -146,7 +148,7 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
 ) -> None:
     """What it waits for is done. The CPU has the gap only if it is seen to work in it."""
     maker = TraceMaker()
-    # what waits among the first ten may do so for work of before
+    # The first ten waits of a trace may be for work before it.
     for number in range(10):
         maker.launched(
             "earlier", number * 10 - 100, 10, correlation=10 + number, at=-900
@@ -173,8 +175,8 @@ def optimizer(names: list[str], count: int) -> TraceMaker:
     return maker
 
 
-def test_an_optimizer_with_a_kernel_a_parameter() -> None:
-    """Its idle time, and what its kernels take beyond a fused step."""
+def test_an_optimizer_with_a_kernel_for_each_parameter() -> None:
+    """The finding has its idle time and the time of its kernels beyond a fused step."""
     found = findings_of(optimizer(["void vectorized_elementwise_kernel<4>(int)"], 40))
     finding = found["unfused-optimizer"]
     # The host is inside the step from 12 ms to the last kernel: 40 gaps of 90 µs, less 40 before
@@ -183,10 +185,10 @@ def test_an_optimizer_with_a_kernel_a_parameter() -> None:
         3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02
     )
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
-    assert "host-bound" in found  # what the GPU idles before the step
+    assert "host-bound" in found  # idle time before the step
 
 
-def test_an_optimizer_of_few_kernels_is_left_alone() -> None:
+def test_an_optimizer_of_few_kernels_is_no_finding() -> None:
     names = ["void multi_tensor_apply_kernel<Adam>(int)"]
     assert "unfused-optimizer" not in savings(optimizer(names, 40))
     assert "unfused-optimizer" not in savings(optimizer(["elementwise"], 10))
@@ -217,7 +219,7 @@ def test_gradients_that_are_set_to_zero_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("fills", "name"), [(10, FILL), (50, "multi_tensor_apply_kernel"), (0, FILL)]
 )
-def test_few_fills_are_left_alone(fills: int, name: str) -> None:
+def test_few_fills_are_no_finding(fills: int, name: str) -> None:
     assert "zero-gradients" not in savings(zero_grad(fills, name))
 
 
@@ -234,14 +236,14 @@ def iterations(slow: int) -> TraceMaker:
     return maker
 
 
-def test_slow_iterations_are_told_by_what_they_take_beyond_the_others() -> None:
+def test_slow_iterations_claim_their_time_beyond_the_others() -> None:
     finding = findings_of(iterations(slow=3))["slow-iterations"]
     assert finding.attributed_ms == pytest.approx(20, rel=0.01)
     assert [place.name for place in finding.where["iterations"]] == ["ProfilerStep#3"]
     assert "computation time" in finding.title
 
 
-def test_a_slow_iteration_that_another_finding_explains_is_not_told_twice() -> None:
+def test_a_slow_iteration_is_no_finding_if_another_finding_explains_it() -> None:
     maker = TraceMaker()
     start = 0
     for number in range(8):
@@ -290,7 +292,7 @@ def test_recomputation_informs_and_claims_nothing() -> None:
     assert list(found)[-1] == "recompute"
 
 
-def test_tables_tell_what_was_run_again() -> None:
+def test_tables_have_a_column_of_recomputation() -> None:
     analyzer = TreePerfAnalyzer(checkpointed().document())
     kernels = analyzer.get_df_kernels()
     assert kernels["is_recompute"].tolist() == [False, True, False]
@@ -310,11 +312,13 @@ def test_tables_without_recomputation_have_no_such_column() -> None:
     assert "is_recompute" not in analyzer.get_df_kernel_launchers()
 
 
-@pytest.mark.parametrize(("kind", "told"), [(0, 10.0), (1, 0.0), (None, None)])
+@pytest.mark.parametrize(
+    ("kind", "is_pageable"), [(0, True), (1, False), (None, False)]
+)
 def test_copies_of_nsight_know_pageable_memory_and_their_rate(
-    kind: int | None, told: float | None
+    kind: int | None, *, is_pageable: bool
 ) -> None:
-    """`srcKind` 0 is pageable, 1 pinned; where it is not recorded, nothing is said of it."""
+    """`srcKind` 0 is pageable, 1 pinned; if it is not recorded, the memory is unknown."""
     maker = ExportMaker()
     maker.call("cudaMemcpyAsync", 0, 10, correlation=1)
     memory: dict[str, Any] = {"srcKind": kind, "dstKind": None if kind is None else 2}
@@ -323,15 +327,15 @@ def test_copies_of_nsight_know_pageable_memory_and_their_rate(
     )
     maker.launched("k", 10_000_200, 5_000_000, at=50, correlation=2)
     found = TreePerfAnalyzer(read_export(maker)).findings().findings
-    ident = "pageable-copies" if told else "exposed-copy"
+    ident = "pageable-copies" if is_pageable else "exposed-copy"
     (finding,) = [each for each in found if each.id.endswith(("copy", "copies"))]
     evidence = {each.what: each.value for each in finding.evidence}
     assert finding.id == ident
     assert evidence["rate to the device"] == pytest.approx(5.0)
-    assert finding.confidence == ("high" if told else "medium")
+    assert finding.confidence == ("high" if is_pageable else "medium")
 
 
-def test_times_of_a_trace_of_microseconds_are_told_in_them() -> None:
+def test_times_of_a_short_trace_are_in_microseconds() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 5, 30)
     maker.launched("k", 40, 8, correlation=2, at=2)

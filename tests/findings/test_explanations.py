@@ -1,4 +1,4 @@
-"""What a finding means is told offline: by a command, on the page, and in JSON."""
+"""Explanations of findings without the web: by a command, on the page, and in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: who is asked, what is left out, and how they are told in tables."""
+"""Findings of plugins and of our own detectors, their table and their evidence."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_savings_never_exceed_the_wall_time(document: Document) -> None:
     assert all(each.informs_only or each.share_percent >= 1 for each in found.findings)
 
 
-def test_a_trace_that_is_busy_has_none() -> None:
+def test_a_busy_trace_has_no_findings() -> None:
     maker = TraceMaker()
     maker.launched("gemm", 100, 900, correlation=1, at=10)
     maker.launched("gemm", 1000, 900, correlation=2, at=20)
@@ -240,7 +240,7 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
     assert line.endswith("everything after it is lost.")
 
 
-def test_the_table_tells_places_and_evidence() -> None:
+def test_the_table_has_places_and_evidence() -> None:
     (row,) = findings_table(Findings(10.0, [FINDING])).to_dict("records")
     assert (
         row["where"] == "kernels: k 5.0 ms (×2) | python frames: (no name) 1.5 ms (×1)"
@@ -275,7 +275,7 @@ def test_savings_of_real_traces_add_up(name: str) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", sorted(TRACES))
 def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
-    """Readers are sent to what exists."""
+    """All sheets and commands that the evidence cites exist."""
     known = {offered.item.name for offered in offered_tables()} | set(
         offered_commands()
     )

@@ -1,4 +1,4 @@
-"""Findings over the ranks of a job: what many have, and what one has alone."""
+"""Findings over the ranks of a job: those of many ranks, and those of a single one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
     return tables["finding_across_ranks"].set_index("finding"), notes
 
 
-def test_what_many_ranks_have_and_what_one_has_alone() -> None:
+def test_findings_of_many_ranks_and_of_a_single_one() -> None:
     table, notes = reduced(
         {"host-bound": 3.0}, {"host-bound": 5.0, "dataloader": 20.0}, {}
     )
@@ -71,6 +71,8 @@ def test_what_many_ranks_have_and_what_one_has_alone() -> None:
 
 
 @pytest.mark.parametrize("ranks", [[{"dataloader": 20.0}], [{}, {}]])
-def test_one_rank_is_not_alone_with_anything(ranks: list[dict[str, float]]) -> None:
+def test_a_single_rank_has_no_note_of_findings_that_others_lack(
+    ranks: list[dict[str, float]],
+) -> None:
     _, notes = reduced(*ranks)
     assert notes == []

@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """A trace, and what its finding must not say; without, there must be no finding."""
+    """A trace, and the words that its finding must not have; if empty, there must be no finding."""
 
     make: Callable[[], Document]
     must_not_say: str = ""

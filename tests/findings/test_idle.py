@@ -1,4 +1,4 @@
-"""Detectors of idle time that tell whose it is: the CPU, compilation, capture, queue, profiler."""
+"""Detectors of idle time: CPU operations, compilation, capture, full queues, the profiler."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def findings_of(maker: TraceMaker) -> dict[str, Finding]:
 def loop(
     *, holes: dict[int, int], steps: int = 20
 ) -> tuple[TraceMaker, dict[int, int]]:
-    """Kernels of 2 ms one after the other; before some the host stands still for so many ms.
+    """Kernels of 2 ms one after the other; the CPU pauses for some ms before those in `holes`.
 
     Returns:
-        The trace, and when each hole begins (µs).
+        The trace, and the begin of each hole in µs.
     """
     maker = TraceMaker()
     at = 0
@@ -52,7 +52,7 @@ def loop(
     return maker, begins
 
 
-def test_an_operation_of_the_cpu_has_the_time_of_its_hole() -> None:
+def test_idle_time_during_a_cpu_operation_is_its_finding() -> None:
     maker, begins = loop(holes={10: 8})
     maker.op("aten::randn", begins[10], 7 * MS)
     maker.op("aten::normal_", begins[10] + 5, 7 * MS - 10)
@@ -65,7 +65,7 @@ def test_an_operation_of_the_cpu_has_the_time_of_its_hole() -> None:
 
 
 @pytest.mark.parametrize("inside", ["launch", "many"])
-def test_operations_that_launch_or_only_make_views_are_the_hosts(inside: str) -> None:
+def test_idle_time_during_launches_and_views_is_host_bound(inside: str) -> None:
     maker, begins = loop(holes={10: 8})
     maker.op("aten::unflatten_dense_tensors", begins[10], 8 * MS + 5)
     if inside == "many":
@@ -77,7 +77,7 @@ def test_operations_that_launch_or_only_make_views_are_the_hosts(inside: str) ->
     assert found["host-bound"].attributed_ms == pytest.approx(8.0, rel=0.05)
 
 
-def test_the_first_compilation_is_start_up_and_later_ones_are_not() -> None:
+def test_only_compilations_after_the_first_are_a_finding() -> None:
     name = "_compile.compile_inner (dynamo_timed)"
     maker, begins = loop(holes={1: 9, 10: 8, 15: 6})
     maker.annotation(name, begins[1], 9 * MS)
@@ -115,13 +115,13 @@ def captured(steps: list[int], launches: int) -> TraceMaker:
     return maker
 
 
-def test_captures_before_the_loop_are_start_up_and_those_in_it_are_not() -> None:
+def test_only_captures_within_the_loop_are_a_finding() -> None:
     assert "graph-recapture" not in findings_of(captured([1, 2, 3], launches=200))
     found = findings_of(captured([1, 12, 25], launches=200))["graph-recapture"]
     assert found.attributed_ms == pytest.approx(2 * 3.9, rel=0.02)
 
 
-def test_a_full_queue_is_told_and_saves_nothing() -> None:
+def test_a_full_launch_queue_informs_and_saves_nothing() -> None:
     maker = TraceMaker()
     for number in range(100):
         at = number * 200
@@ -139,17 +139,17 @@ def test_a_full_queue_is_told_and_saves_nothing() -> None:
     assert "180 µs on average" in found["full-launch-queue"].title
 
 
-@pytest.mark.parametrize(("frames", "told"), [(16_000, True), (200, False)])
-def test_a_dense_host_is_told_what_its_recording_may_cost(
-    frames: int, told: bool
+@pytest.mark.parametrize(("frames", "doubted"), [(16_000, True), (200, False)])
+def test_many_cpu_events_lower_the_confidence_in_idle_time(
+    frames: int, *, doubted: bool
 ) -> None:
     maker, begins = loop(holes={5: 10, 10: 10})
     last = begins[10] + 10 * MS
     for number in range(frames):
         maker.frame("model.py(3): f", number * last / frames, last / frames / 2)
     found = findings_of(maker)
-    assert ("profiler-overhead" in found) is told
-    assert ("profiler-overhead" in found["host-bound"].confidence_reason) is told
+    assert ("profiler-overhead" in found) is doubted
+    assert ("profiler-overhead" in found["host-bound"].confidence_reason) is doubted
 
 
 def test_a_few_long_gaps_lead_the_line_and_the_median_is_theirs() -> None:

@@ -63,7 +63,7 @@ def test_pauses_that_recur_come_first_with_their_period() -> None:
     assert "long gap at 100.0 ms, nothing recorded" not in finding.title
 
 
-def test_pauses_between_iterations_are_named_so() -> None:
+def test_pauses_between_iterations_have_a_title_of_their_own() -> None:
     program = Program()
     for step in range(6):
         begin = program.cpu
@@ -115,7 +115,7 @@ def test_ranges_that_differ_in_a_number_are_one_place() -> None:
     assert code.tolist() == [0, 0, 0, 1, 2, -1]
 
 
-def test_what_the_trace_does_not_show_is_to_be_found_out_first() -> None:
+def test_without_cpu_work_in_gaps_the_advice_is_to_record_more() -> None:
     program = Program()
     for _ in range(3):
         busy(program)
@@ -126,7 +126,7 @@ def test_what_the_trace_does_not_show_is_to_be_found_out_first() -> None:
     assert "with_stack=True) records it" in advice
 
 
-def test_ranges_of_the_program_tell_what_it_does_in_gaps() -> None:
+def test_advice_uses_the_programs_ranges_in_gaps() -> None:
     program = Program()
     for _ in range(3):
         busy(program)
@@ -136,7 +136,7 @@ def test_ranges_of_the_program_tell_what_it_does_in_gaps() -> None:
     assert host_bound(program).advice.startswith("Move the CPU work")
 
 
-def test_a_range_around_everything_tells_nothing_of_gaps() -> None:
+def test_a_range_around_the_whole_program_is_no_cause_of_gaps() -> None:
     program = Program()
     for _ in range(3):
         busy(program)
@@ -146,7 +146,7 @@ def test_a_range_around_everything_tells_nothing_of_gaps() -> None:
     assert host_bound(program).advice.startswith("Find out what the CPU does")
 
 
-def test_what_the_cpu_calls_during_gaps_of_early_launches_is_no_place_of_them() -> None:
+def test_calls_during_gaps_of_early_launches_are_no_places() -> None:
     program = Program()
     for number in range(400):
         program.launch(20, cost=1)
@@ -156,3 +156,17 @@ def test_what_the_cpu_calls_during_gaps_of_early_launches_is_no_place_of_them() 
     finding = host_bound(program)
     assert finding.title.startswith("Short gaps between kernels")
     assert "calls" not in finding.where
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_python_code_that_is_not_recorded_comes_with_the_way_to_record_it(
+    *, is_recorded: bool
+) -> None:
+    program = Program()
+    for _ in range(400):
+        program.launch(20, cost=10)
+        program.pause(60, "sample.py(5): next_token" if is_recorded else "")
+    finding = host_bound(program)
+    assert finding.title.startswith("GPU waits for Python code")
+    is_told = "with_stack=True) shows which code" in finding.confidence_reason
+    assert is_told != is_recorded

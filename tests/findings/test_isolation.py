@@ -67,7 +67,7 @@ def detect_with(
 
 
 @pytest.mark.parametrize("ident", IDS)
-def test_what_a_detector_claims_before_it_fails_is_nobodys(
+def test_claims_of_a_detector_that_fails_are_undone(
     monkeypatch: pytest.MonkeyPatch, ident: str
 ) -> None:
     def fail_at_the_end(

@@ -41,7 +41,7 @@ class Kernels(TraceMaker):
         outer: str = "",
         blocks: int = 0,
     ) -> None:
-        """An operation with a kernel of `us` µs, within another if that is named."""
+        """Add an operation with a kernel of `us` µs, within the operation `outer` if given."""
         self.number += 1
         at = self.number * 0.1
         args = {
@@ -66,7 +66,7 @@ class Kernels(TraceMaker):
         self.end += us
 
     def rest(self) -> Kernels:
-        """Work that nothing is wrong with."""
+        """Add a product that is as fast as expected."""
         size = tensor(4096, 4096)
         self.run("aten::mm", 250, size, size, kernel="nvjet_hsh_128x256_64x4")
         return self
@@ -77,7 +77,7 @@ class Kernels(TraceMaker):
         return found
 
     def savings(self) -> dict[str, float]:
-        """Of each finding in µs."""
+        """Return the attributed time of each finding in µs."""
         return {each.id: 1e3 * each.attributed_ms for each in self.findings().findings}
 
 
@@ -120,7 +120,7 @@ def test_a_well_tuned_trace_has_no_findings() -> None:
         ("aten::to", "aten::copy_", COPYING, (X, TURNED)),
     ],
 )
-def test_layouts(
+def test_layout_conversions(
     outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
 ) -> None:
     kernels = Kernels().rest()
@@ -150,7 +150,7 @@ def test_layouts(
         ("aten::copy_", "Memcpy HtoD (Pinned -> Device)", (X, X), "aten::contiguous"),
     ],
 )
-def test_no_layouts(
+def test_kernels_and_copies_that_convert_no_layout(
     name: str, kernel: str, tensors: tuple[Tensor, ...], outer: str
 ) -> None:
     kernels = Kernels().rest()
@@ -216,7 +216,7 @@ def test_attention_backward_has_four_products() -> None:
 
 
 @pytest.mark.parametrize("softmax", ["aten::_log_softmax", "aten::topk"])
-def test_a_softmax_makes_the_attention(softmax: str) -> None:
+def test_products_without_a_softmax_are_no_attention(softmax: str) -> None:
     kernels = Kernels().rest()
     attend(kernels, softmax)
     assert "unfused-attention" not in kernels.savings()
@@ -280,7 +280,7 @@ NORM = {
 }
 
 
-def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
+def test_without_shapes_chains_of_passes_are_found_by_names() -> None:
     kernels = Kernels()
     for blocks, product in ((500, ""), (500, "nvjet_tst"), (400, ""), (500, "softmax")):
         kernels.run("", 40, kernel=SILU, blocks=500)
@@ -299,7 +299,7 @@ def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
         "RMSNorm in parts",
         "activation and gate apart",
     ]
-    kernels.run("aten::gelu", 60, X)  # shapes tell more
+    kernels.run("aten::gelu", 60, X)  # recorded shapes replace the names
     assert "fallback-kernels" not in kernels.savings()
 
 
@@ -353,8 +353,8 @@ def test_a_product_far_below_what_the_gpu_reaches() -> None:
     assert found.where["products"][0].name == "aten::mm 4096×4096×4096 bf16"
 
 
-def test_a_product_far_below_on_a_kernel_of_an_older_gpu_is_that_kernels() -> None:
-    """With all that such a product loses; odd sizes explain the kernel, which is `slow-gemm`."""
+def test_a_slow_product_with_a_kernel_of_an_older_gpu_is_an_old_kernel() -> None:
+    """With odd sizes it is `slow-gemm`, because the sizes explain the choice of the kernel."""
     name = "ampere_bf16_s16816gemm_128x128"
     found = {
         size: slow_product(1000, 4096, 4096, size, name=name).savings()
@@ -384,17 +384,19 @@ def test_products_as_fast_as_can_be_expected(
     ("kernel", "ident"), [("sgemm", "no-tensor-cores"), ("", "slow-gemm")]
 )
 def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
-    """Names tell first, shapes the rest."""
+    """The kernel's name decides, and the shapes do where the name does not tell."""
     (found,) = slow_product(3000, 4096, 4096, 4096, FP32, kernel).findings().findings
     assert found.id == ident
     assert "float32_matmul_precision" in found.snippet
 
 
-# What traces do not tell.
+# Traces without shapes, and unknown GPUs.
 
 
 @pytest.mark.parametrize(("between", "saving"), [("aten::div", 200), ("aten::mm", 0)])
-def test_without_shapes_attention_is_told_by_names(between: str, saving: float) -> None:
+def test_without_shapes_attention_is_found_by_names(
+    between: str, saving: float
+) -> None:
     kernels = Kernels()
     for name in (
         "aten::bmm",
@@ -413,7 +415,7 @@ def test_without_shapes_attention_is_told_by_names(between: str, saving: float) 
     assert "record_shapes" in found.notes[0]
 
 
-def test_an_unknown_gpu_has_no_slow_products_and_keeps_those_of_attention() -> None:
+def test_on_an_unknown_gpu_only_attention_is_found() -> None:
     kernels = Kernels()
     attend(kernels)
     found = TreePerfAnalyzer(kernels.document()).findings()

@@ -96,7 +96,7 @@ def test_an_optimizer_with_much_of_the_time_comes_first_with_its_share() -> None
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
 
 
-def test_a_fused_optimizer_is_not_to_be_fused() -> None:
+def test_advice_does_not_fuse_a_fused_optimizer() -> None:
     kernel = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>"
     program = trained(
         lambda each: each.forward(20),
@@ -107,9 +107,7 @@ def test_a_fused_optimizer_is_not_to_be_fused() -> None:
     assert "fused=True" not in finding.snippet
 
 
-def test_element_wise_launches_are_for_a_compiler_and_a_part_of_the_step_is_named() -> (
-    None
-):
+def test_advice_compiles_element_wise_launches_and_names_the_part_of_the_step() -> None:
     program = trained(
         lambda each: each.forward(20, ADD, "aten::add"),
         lambda each: each.backward(60, ADD),
@@ -122,7 +120,7 @@ def test_element_wise_launches_are_for_a_compiler_and_a_part_of_the_step_is_name
     )
 
 
-def test_a_compiled_program_is_not_to_be_compiled() -> None:
+def test_advice_does_not_compile_a_compiled_program() -> None:
     program = trained(
         lambda each: each.forward(20, "triton_poi_fused_add_0", "CompiledFxGraph"),
         lambda each: each.backward(60, ADD),
@@ -132,7 +130,7 @@ def test_a_compiled_program_is_not_to_be_compiled() -> None:
     assert "ompile the model" not in finding.advice
 
 
-def test_gradients_that_are_reduced_one_by_one_are_to_be_combined() -> None:
+def test_advice_combines_reductions_of_single_gradients() -> None:
     reduction = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
     program = trained(
         lambda each: each.forward(60),
@@ -152,7 +150,7 @@ def test_gradients_that_are_reduced_one_by_one_are_to_be_combined() -> None:
     assert "all-reduces" not in host_bound(bucketed).advice
 
 
-def test_sizes_that_change_are_no_work_for_graphs() -> None:
+def test_advice_has_no_graphs_if_sizes_change() -> None:
     program = Training()
     for number in range(STEPS):
         begin = program.cpu
@@ -164,7 +162,7 @@ def test_sizes_that_change_are_no_work_for_graphs() -> None:
     assert finding.snippet == "model = torch.compile(model, dynamic=True)"
 
 
-def test_values_that_are_read_in_each_iteration_stand_in_the_way_of_graphs() -> None:
+def test_advice_has_no_graphs_if_each_iteration_reads_values() -> None:
     program = Training()
     for number in range(STEPS):
         begin = program.cpu
@@ -186,21 +184,21 @@ def test_values_that_are_read_in_each_iteration_stand_in_the_way_of_graphs() -> 
         (4, "the program computes batches of 4"),
     ],
 )
-def test_small_batches_are_to_be_larger(batch: int, words: str) -> None:
+def test_advice_enlarges_small_batches(batch: int, words: str) -> None:
     program = Training()
     for _ in range(60):
         program.sized("aten::conv2d", [[batch, 3, 224, 224], [64, 3, 7, 7]])
     assert words in host_bound(program).advice
 
 
-def test_large_batches_need_not_be_larger() -> None:
+def test_advice_does_not_enlarge_large_batches() -> None:
     program = Training()
     for _ in range(60):
         program.sized("aten::conv2d", [[256, 3, 224, 224], [64, 3, 7, 7]])
     assert "the program computes" not in host_bound(program).advice
 
 
-def test_hip_has_graphs_of_its_own() -> None:
+def test_advice_for_hip_names_its_graphs() -> None:
     program = Training()
     for _ in range(60):
         program.sized("aten::conv2d", [[1, 3, 224, 224], [64, 3, 7, 7]])
@@ -231,7 +229,7 @@ def test_a_program_without_operations_names_the_kernel_that_the_gpu_waits_for() 
 
 
 @pytest.mark.parametrize(("launches", "is_advised"), [(3, True), (40, False)])
-def test_a_native_program_that_waits_after_few_launches_cannot_launch_ahead(
+def test_advice_for_a_native_program_that_waits_after_few_launches(
     launches: int, *, is_advised: bool
 ) -> None:
     program = Training()

@@ -44,7 +44,7 @@ def test_blocks_for_multiprocessors_of_the_file(
     assert claims == ({"launch-geometry": pytest.approx(share)} if share else {})
 
 
-def test_a_gpu_that_nobody_knows_has_none() -> None:
+def test_an_unknown_gpu_has_no_geometry_finding() -> None:
     found = launched([1, 1, 1], devices=None)
     assert not any(each.id == "launch-geometry" for each in found.findings)
 

@@ -35,7 +35,7 @@ TRACES = {
     "nsfw detection on MI300X": "traces/amd/Falconsai_nsfw_image_detection__1016002.json.gz",
 }
 BF16 = "c10::BFloat16"
-#: Of each id: what fills the room, and the share of its time that is claimed.
+#: For each finding: the function that adds the problem, and the share of its time that is claimed.
 PROBLEMS: dict[
     str, tuple[Callable[[Room, DevicePeaks], None], Callable[[DevicePeaks], float]]
 ] = {}
@@ -239,7 +239,7 @@ def with_marks(
     times: float = 1.0,
     members: dict[str, Any] | None = None,
 ) -> tuple[float, float, dict[str, Finding]]:
-    """The cost put in, what the whole takes then, and the findings."""
+    """The cost of the added problem, the time of the trace with it, and the findings."""
     document, peaks, total, _ = before(name)
     ahead = [place for place in places(document) if not place.after_wait]
     cost = times * total

@@ -1,4 +1,4 @@
-"""What makes a recording doubtful is said before any advice."""
+"""Doubts about a recording come before any advice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def late_kernels(count: int, length: float, names: int = 1) -> Findings:
         pytest.param(40, 100, 10, id="little work, no kernel five times"),
     ],
 )
-def test_too_little_is_said_instead_of_advice(
+def test_a_too_short_recording_replaces_the_advice(
     count: int, length: float, names: int
 ) -> None:
     findings = late_kernels(count, length, names)

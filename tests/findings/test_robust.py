@@ -51,7 +51,7 @@ def test_waits_are_kept_though_the_clock_of_the_gpu_is_ahead() -> None:
     assert simulation.error_percent == pytest.approx(0, abs=0.01)
 
 
-def test_what_runs_beside_the_rest_takes_no_longer_than_its_stream() -> None:
+def test_overlapping_copies_of_a_stream_count_once() -> None:
     """Copies of one stream overlap: beside the rest they need the time of their union."""
     (finding,) = of("overlap_on_stream_copies").findings().findings
     assert finding.id == "exposed-copy"
@@ -66,7 +66,7 @@ def test_what_runs_beside_the_rest_takes_no_longer_than_its_stream() -> None:
     ],
 )
 def test_a_wait_put_into_a_trace_changes_no_other_saving(trace: str) -> None:
-    """Nothing tells what the call waits for: then the replay waits as long."""
+    """The awaited work is unknown, so the simulated wait takes as long as the recorded one."""
     document = read(SHARED / trace)
     before = {
         each.id: each.saving_ms

@@ -34,7 +34,7 @@ def test_a_wait_in_each_layer_comes_first() -> None:
     assert "pin them" in first.advice
 
 
-def test_a_program_without_waits_is_not_told_to_avoid_them() -> None:
+def test_a_program_without_waits_has_no_finding_of_waits() -> None:
     program = Program()
     for _ in range(400):
         program.launch(20, cost=50)
@@ -107,7 +107,7 @@ def test_values_that_operations_read_are_no_calls_of_the_program() -> None:
         ("void Kokkos::parallel_for", "fence once"),
     ],
 )
-def test_values_that_a_native_program_reads_are_to_be_read_less_often(
+def test_advice_reads_values_of_a_native_program_less_often(
     kernel: str, words: str
 ) -> None:
     program = Program()

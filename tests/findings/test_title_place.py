@@ -36,7 +36,7 @@ def with_places(finding: Finding, *shares: float) -> Finding:
     return replace(finding, title="Title", where={"operations": places})
 
 
-def test_a_place_with_most_is_in_the_title_with_its_time_in_each_iteration(
+def test_the_title_names_the_largest_place_and_its_time_per_step(
     slow_launches: TreePerfAnalyzer,
 ) -> None:
     title = first(slow_launches).title

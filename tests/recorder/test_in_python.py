@@ -76,6 +76,7 @@ def run(folder: Path, kind: tuple[str, str], program: str) -> str:
 
 
 def recorded(folder: Path) -> RecordingFolder:
+    """Return the folder of the recording that `run` made."""
     return RecordingFolder(folder / "out")
 
 
@@ -157,7 +158,7 @@ except ValueError as error:
 
 
 @kinds
-def test_another_profiler_at_work_is_named_in_an_error(
+def test_another_active_profiler_is_an_error(
     tmp_path: Path, kind: tuple[str, str]
 ) -> None:
     program = """
@@ -213,7 +214,7 @@ with profile(
     assert "Wrote out/report.xlsx" in output
 
 
-#: A shell that does what the magic asks of IPython's, and the modules that it imports.
+#: A stand-in for IPython's shell, and for the modules of IPython that the magic imports.
 SHELL = """
 import sys
 import types

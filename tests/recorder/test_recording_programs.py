@@ -48,7 +48,7 @@ def test_the_report_says_what_the_recording_cost(tmp_path: Path) -> None:
     assert any(sentence in recorded.messages for sentence in sentences)
 
 
-def test_nothing_is_left_but_whole_files(tmp_path: Path) -> None:
+def test_no_temporary_files_are_left(tmp_path: Path) -> None:
     recorded = record(tmp_path)
     assert set(recorded.files) <= {TRACE, "report.xlsx", "report.html"}
 
@@ -61,6 +61,7 @@ def test_inference_is_recorded_by_calls_of_the_outermost_module(tmp_path: Path) 
 def run_hooked(
     folder: Path, program: str, options: RecordOptions | None = None
 ) -> Hooked:
+    """Run a program of 20 iterations with the hook and the stand-in for PyTorch."""
     return run_with_hook(
         folder,
         program,
@@ -86,7 +87,7 @@ def test_the_folder_has_the_time_in_its_name_by_default(tmp_path: Path) -> None:
     assert folders[0].startswith("tracelens-2")
 
 
-def test_a_recording_is_replaced_only_by_force(tmp_path: Path) -> None:
+def test_an_earlier_recording_is_only_replaced_with_force(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
     earlier = output / TRACE
@@ -122,7 +123,7 @@ def test_exit_codes_are_those_of_the_program(
     assert recorded.files == []
 
 
-def test_a_program_that_is_not_there_ends_with_127(tmp_path: Path) -> None:
+def test_a_program_that_does_not_exist_ends_with_127(tmp_path: Path) -> None:
     recorded = record(tmp_path, command=["no-such-program-anywhere"])
     assert recorded.exit_code == 127
     assert "no-such-program-anywhere: command not found" in recorded.messages
@@ -171,7 +172,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
-def test_ctrl_c_reaches_the_program_once_and_the_report_comes(
+def test_ctrl_c_reaches_the_program_once_and_the_report_is_written(
     tmp_path: Path, is_typed: bool
 ) -> None:
     script = written_program(tmp_path, SLEEPING)
@@ -199,8 +200,9 @@ def test_ctrl_c_reaches_the_program_once_and_the_report_comes(
     assert (tmp_path / "out" / "report.xlsx").exists()
 
 
-# What the program notices
+# What the program can notice of the recording
 
+#: Prints everything that a recording could change.
 NOTICING = """
 import sys
 print(sys.path)
@@ -215,6 +217,7 @@ print(sys.stdin.read())
 def noticed(
     folder: Path, variables: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
+    """Run `NOTICING` with these environment variables."""
     script = written_program(folder, NOTICING)
     return subprocess.run(
         [sys.executable, str(script), "argument"],
@@ -230,21 +233,22 @@ def noticed(
 def test_a_program_without_pytorch_notices_nothing(tmp_path: Path) -> None:
     from tracelens_ext.recorder.hook_folder import HookFolder
 
-    own = os.environ | {"PYTHONPATH": str(tmp_path)}
-    without = noticed(tmp_path, own)
+    variables = os.environ | {"PYTHONPATH": str(tmp_path)}
+    without_hook = noticed(tmp_path, variables)
     hook = HookFolder.create(tmp_path / "out", RecordOptions())
-    within = noticed(tmp_path, hook.environment(own))
-    finder = f", <{__name__}"
-    assert finder not in without.stdout
-    paths, modules, state, typed = within.stdout.splitlines()
-    paths_without, modules_without, _, typed_without = without.stdout.splitlines()
-    assert (paths, typed) == (paths_without, typed_without)
+    with_hook = noticed(tmp_path, hook.environment(variables))
+    paths, modules, state, typed = with_hook.stdout.splitlines()
+    expected_paths, expected_modules, _, expected_typed = (
+        without_hook.stdout.splitlines()
+    )
+    assert paths == expected_paths
+    assert typed == expected_typed
     assert "_TorchFinder" in state
-    assert eval(modules) == sorted({*eval(modules_without)} - {"sitecustomize"})  # noqa: S307
-    assert within.stderr == without.stderr
+    assert set(eval(modules)) == set(eval(expected_modules)) - {"sitecustomize"}  # noqa: S307
+    assert with_hook.stderr == without_hook.stderr
 
 
-def test_standard_input_output_and_error_are_the_programs(tmp_path: Path) -> None:
+def test_the_program_has_standard_input_and_output_to_itself(tmp_path: Path) -> None:
     script = written_program(tmp_path, "import sys\nprint(sys.stdin.read())\n")
     run = [sys.executable, "-m", "tracelens_ext", "record", "-o", "out", "--"]
     done = subprocess.run(
@@ -273,7 +277,7 @@ def test_an_existing_sitecustomize_runs(tmp_path: Path) -> None:
     assert recorded.marks() == ITERATIONS
 
 
-def test_an_error_in_an_existing_sitecustomize_is_reported_as_ever(
+def test_an_error_in_an_existing_sitecustomize_is_reported_as_usual(
     tmp_path: Path,
 ) -> None:
     site = tmp_path / "site"
@@ -403,6 +407,7 @@ def record_with(folder: Path, name: str, path: str, *options: str) -> Recorded:
 
 
 def arguments_of_profiler(folder: Path) -> list[str]:
+    """Return the arguments with which the stand-in for a profiler was run."""
     return (folder / "arguments").read_text().splitlines()
 
 

@@ -137,7 +137,7 @@ def test_a_scale_that_was_not_recorded_has_its_default() -> None:
         (operation("aten::index", tensor(4), _NOTHING), "indices were not recorded"),
     ],
 )
-def test_what_cannot_be_called_is_refused_with_the_reason(
+def test_an_operation_that_cannot_be_called_is_refused_with_the_reason(
     operation: RecordedOperation, reason: str
 ) -> None:
     assert reason in _refusal(operation)

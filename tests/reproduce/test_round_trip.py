@@ -66,7 +66,7 @@ def _unequal(specification: Specification, folder: Path) -> dict[int, str]:
     return on_cpu.problems
 
 
-def test_what_a_script_of_a_training_job_records_is_what_the_job_did(
+def test_a_script_runs_the_operations_of_a_training_job(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "trace.json.gz"
@@ -79,7 +79,7 @@ def test_what_a_script_of_a_training_job_records_is_what_the_job_did(
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", REAL_TRACES)
-def test_what_a_script_of_a_recorded_trace_records_is_what_the_trace_has(
+def test_a_script_runs_the_operations_of_a_real_trace(
     name: str, tmp_path: Path
 ) -> None:
     specification = _judged(SHARED / name)

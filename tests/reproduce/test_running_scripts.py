@@ -148,7 +148,9 @@ def test_only_chooses_operations_by_numbers_that_stay(tmp_path: Path) -> None:
     assert "this script has no operation 9" in unknown.stderr
 
 
-def test_what_a_device_cannot_run_is_skipped_with_the_reason(tmp_path: Path) -> None:
+def test_an_operation_that_a_device_cannot_run_is_skipped_with_the_reason(
+    tmp_path: Path,
+) -> None:
     script = _script(
         tmp_path,
         operation("aten::nonzero", tensor(8)),

@@ -1,4 +1,4 @@
-"""Time lost of operations, side by side."""
+"""The time lost of operations of several traces, side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _lost(**ms: float) -> pd.DataFrame:
     )
 
 
-def test_the_largest_difference_comes_first_and_what_one_trace_lacks_is_empty() -> None:
+def test_differences_are_sorted_by_size_and_a_missing_row_is_empty() -> None:
     frame = compare_time_lost(
         [_lost(mm=4.0, add=1.0), _lost(mm=3.5, silu=2.0)], ["A", "B"], [1, 1]
     )
@@ -35,8 +35,8 @@ def test_differences_of_several_traces_name_their_trace() -> None:
     ]
 
 
-def test_losses_are_of_a_unit_and_of_the_best_case_of_each_device() -> None:
-    """Twice the steps with twice the loss are the same; the best case tells how well each does."""
+def test_losses_are_normalized_by_unit_and_by_best_case() -> None:
+    """Twice the steps with twice the loss are equal, but not as shares of the same best case."""
     half = _lost(mm=4.0, add=1.0)
     whole = _lost(mm=8.0, add=2.0)
     frame = compare_time_lost([half, whole], ["A", "B"], [1, 2], normalize=True)

@@ -127,23 +127,40 @@ def convolution(
     return figures("convolution", *inputs, *rest, value([0, 0], "ScalarList"), value(1))
 
 
-def test_convolutions() -> None:
-    x = tensor(2, 3, 8, 8)
-    w = tensor(5, 3, 3, 3)
-    bias = tensor(5)
-    out = 2 * 5 * 6 * 6
-    flops = 2 * out * 3 * 9
-    moved = 2 * (2 * 3 * 64 + 5 * 3 * 9 + out)
-    assert convolution(x, w, NOTHING) == ("CONV_fwd", flops, moved)
-    assert convolution(x, w, bias) == ("CONV_fwd", flops + out, moved + 2 * 5)
-    back = tensor(3, 5, 3, 3)
-    assert convolution(x, back, NOTHING, transposed=True)[1] == 2 * (2 * 3 * 64) * 5 * 9
+IMAGES = tensor(2, 3, 8, 8)
+FILTERS = tensor(5, 3, 3, 3)
+IMAGE_ELEMENTS = 2 * 3 * 8 * 8
+FILTER_ELEMENTS = 5 * 3 * 3 * 3
+CONVOLVED_ELEMENTS = 2 * 5 * 6 * 6
+CONVOLUTION_FLOPS = 2 * CONVOLVED_ELEMENTS * 3 * 9
+
+
+def test_convolution() -> None:
+    moved = 2 * (IMAGE_ELEMENTS + FILTER_ELEMENTS + CONVOLVED_ELEMENTS)
+    found = convolution(IMAGES, FILTERS, NOTHING)
+    assert found == ("CONV_fwd", CONVOLUTION_FLOPS, moved)
+    with_bias = convolution(IMAGES, FILTERS, tensor(5))
+    flops = CONVOLUTION_FLOPS + CONVOLVED_ELEMENTS
+    assert with_bias == ("CONV_fwd", flops, moved + 2 * 5)
+
+
+def test_transposed_convolution() -> None:
+    filters = tensor(3, 5, 3, 3)
+    _, flops, _ = convolution(IMAGES, filters, NOTHING, transposed=True)
+    assert flops == 2 * IMAGE_ELEMENTS * 5 * 9
+
+
+def test_gradients_of_a_convolution_by_its_output_mask() -> None:
+    gradient = tensor(2, 5, 6, 6)
     lists = [value(v, "ScalarList") for v in ([5], [1, 1], [0, 0], [1, 1])]
     rest = (value(False), value([0, 0], "ScalarList"), value(1))
-    grad = tensor(2, 5, 6, 6)
     mask = value([False, True, True], "ScalarList")
-    found = figures("convolution_backward", grad, x, w, *lists, *rest, mask)
-    assert found == ("CONV_bwd", flops + out, 2 * (out + 2 * 3 * 64 + 5 * 3 * 9 + 5))
+    found = figures(
+        "convolution_backward", gradient, IMAGES, FILTERS, *lists, *rest, mask
+    )
+    flops = CONVOLUTION_FLOPS + CONVOLVED_ELEMENTS
+    moved = 2 * (CONVOLVED_ELEMENTS + IMAGE_ELEMENTS + FILTER_ELEMENTS + 5)
+    assert found == ("CONV_bwd", flops, moved)
 
 
 @pytest.mark.parametrize("library", ["cudnn", "miopen"])
@@ -177,7 +194,7 @@ def test_transposed_convolutions_have_gradients_too() -> None:
     assert found[1] == 2 * 2 * (2 * 3 * 64) * 5 * 9
 
 
-def test_convolution_and_gradient_tell_each_other_sizes_that_are_not_recorded() -> None:
+def test_a_convolution_and_its_gradient_give_each_other_missing_sizes() -> None:
     """Without concrete inputs; where several results fit, nothing is assumed."""
     x = tensor(2, 3, 8, 8)
     w = tensor(5, 3, 3, 3)
@@ -260,7 +277,9 @@ def test_attention(causal: str, pairs_twice: int) -> None:
         ("embedding", [tensor(99, 8), tensor(4, kind=I64)], 8 * 4 + 2 * 2 * 32),
     ],
 )
-def test_what_moves(name: str, arguments: list[dict[str, Any]], moved: int) -> None:
+def test_bytes_of_operations_bound_by_memory(
+    name: str, arguments: list[dict[str, Any]], moved: int
+) -> None:
     found = cost(name, *arguments)
     assert found.bytes == moved
     assert found.engine == "vector"
@@ -312,7 +331,7 @@ def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"]
 )
-def test_texts_that_are_no_arguments(text: str) -> None:
+def test_malformed_arguments_have_no_dims(text: str) -> None:
     op = of_texts("aten::add", (), text, text, text, text)
     assert op.dims == ()
 
@@ -337,7 +356,7 @@ TEXTS = st.sampled_from(
     st.lists(st.tuples(DIMS, KINDS, DIMS, TEXTS), max_size=14),
     st.sampled_from(["", "void f<c10::Half, 4>()", "OpaqueType<16u>"]),
 )
-def test_no_model_answers_nonsense(
+def test_costs_are_integers_of_at_least_0_for_any_arguments(
     name: str, arguments: list[tuple[object, str, object, str]], kernel: str
 ) -> None:
     columns = [json.dumps([argument[i] for argument in arguments]) for i in range(4)]

@@ -1,4 +1,4 @@
-"""Peaks of devices: which one is chosen, and what users may give instead."""
+"""Peaks of devices: which one is chosen, and files of peaks from users."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "product"),
+    ("name", "properties", "product"),
     [
         ("NVIDIA H100 80GB HBM3", {}, "H100 SXM"),
         ("NVIDIA H100 PCIe", {}, "H100 PCIe"),
@@ -52,15 +52,15 @@ GIB = 2**30
     ],
 )
 def test_devices_are_known_by_name_or_else_by_their_size(
-    name: str, told: dict[str, int], product: str
+    name: str, properties: dict[str, int], product: str
 ) -> None:
-    found = find_peaks(name, **told)
+    found = find_peaks(name, **properties)
     assert found is not None
     assert found.name == product
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "properties"),
     [
         ("", {}),
         ("ARTEMIS", {"units": 7, "warp": 32, "memory_bytes": GIB}),
@@ -69,8 +69,8 @@ def test_devices_are_known_by_name_or_else_by_their_size(
         ("AMD Radeon Graphics", {"units": 104, "warp": 64, "memory_bytes": GIB}),
     ],
 )
-def test_devices_that_are_not_known(name: str, told: dict[str, int]) -> None:
-    assert find_peaks(name, **told) is None
+def test_devices_that_are_not_known(name: str, properties: dict[str, int]) -> None:
+    assert find_peaks(name, **properties) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_computed_peaks_are_those_of_the_datasheet(
     assert computed.vector["fp32"] == pytest.approx(listed.vector["fp32"], rel=0.07)
 
 
-def test_what_graphics_cards_have_less() -> None:
+def test_graphics_cards_have_lower_matrix_peaks_or_none() -> None:
     card = find_peaks("NVIDIA GeForce RTX 3090")
     gtx = find_peaks("GeForce GTX 1650")
     assert card is not None
@@ -121,7 +121,7 @@ def test_gpus_by_the_numbers_of_rocm() -> None:
         assert (peaks.name if peaks else None) == name
 
 
-def test_a_part_has_its_share_of_all_but_the_link() -> None:
+def test_a_part_of_a_gpu_has_its_share_of_all_peaks_but_the_link() -> None:
     whole = find_peaks("AMD Instinct MI300X")
     part = find_peaks("AMD Instinct MI300X", units=38)
     assert whole is not None
@@ -137,8 +137,8 @@ def test_peaks_are_dense_and_have_a_source() -> None:
         .joinpath("device_peaks.toml")
         .read_text()
     )
-    told = tomllib.loads(text)
-    assert all(map(told["source"].get, told["device"]))
+    file = tomllib.loads(text)
+    assert all(file["source"].get(device) for device in file["device"])
     known = {device.name: device for device in builtin_peaks()}
     assert len(known) == len(builtin_peaks())
     assert known["H100 SXM"].matrix["bf16"] == 989.4
@@ -146,7 +146,7 @@ def test_peaks_are_dense_and_have_a_source() -> None:
     assert known["H100 SXM"].peak("matrix", "tf32") == (494.7, "tf32")
 
 
-def test_each_device_of_a_trace_has_its_own(tmp_path: Path) -> None:
+def test_each_device_of_a_trace_has_its_own_peaks(tmp_path: Path) -> None:
     maker = TraceMaker()
     for device in (0, 1, 2):
         maker.kernel("k", 10, 5, device=device)
@@ -176,9 +176,13 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
         2000,
     )
     assert found.link is None
-    told = {"name": "MI300X", "mem_bw_gbps": 5300, "memory_gb": 192}
-    told["max_achievable_tflops"] = {"matrix_bf16": 708, "vector_fp32": 163.4}
-    arch.write_text(json.dumps(told))
+    contents: dict[str, object] = {
+        "name": "MI300X",
+        "mem_bw_gbps": 5300,
+        "memory_gb": 192,
+    }
+    contents["max_achievable_tflops"] = {"matrix_bf16": 708, "vector_fp32": 163.4}
+    arch.write_text(json.dumps(contents))
     assert read_peaks(arch).peak("matrix", "bf16") == (708, "bf16")
     assert read_peaks("h200 sxm").name == "H200 SXM"
 
@@ -201,7 +205,7 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
         ("", "memory is None"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_a_line(
+def test_an_error_in_a_file_of_peaks_is_one_line(
     tmp_path: Path, text: str, said: str
 ) -> None:
     path = tmp_path / "peaks"

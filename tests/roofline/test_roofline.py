@@ -87,20 +87,21 @@ def analyzed(*operations: tuple[str, Any, float], **more: str) -> TreePerfAnalyz
     return TreePerfAnalyzer(document(*operations, **more))
 
 
-def test_what_is_all_different_is_looked_at_once(
+def test_each_operation_is_modelled_once_even_if_all_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
-    def counted(module: Any, name: str) -> None:
-        what = getattr(module, name)
-        monkeypatch.setattr(
-            module,
-            name,
-            lambda *given, **more: asked.update([name]) or what(*given, **more),
-        )
+    def count_calls(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
 
-    for module, name in (
+        def counted(*arguments: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for owner, name in (
         (operation_groups, "parsed"),
         (op_arguments, "parsed"),
         (rows_found, "RooflineRow"),
@@ -108,26 +109,28 @@ def test_what_is_all_different_is_looked_at_once(
         (BoundRule, "finds"),
         (BoundRule, "allows"),
     ):
-        counted(module, name)
+        count_calls(owner, name)
     count = 300
-    each = [("aten::mm", arguments([n, 8], [8, n]), 1.0) for n in range(1, count + 1)]
-    made = document(*each)
-    for n, event in enumerate(
-        e for e in made["traceEvents"] if e.get("cat") == "kernel"
-    ):
-        event["name"] = f"k{n}"
-    analyzer = TreePerfAnalyzer(made, use_kernel_name_categories=True)
+    products = [
+        ("aten::mm", arguments([rows, 8], [8, rows]), 1.0)
+        for rows in range(1, count + 1)
+    ]
+    trace = document(*products)
+    kernels = [each for each in trace["traceEvents"] if each.get("cat") == "kernel"]
+    for number, kernel in enumerate(kernels):
+        kernel["name"] = f"k{number}"
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     found = analyzer.roofline()
     assert [len(row.operation.tensors) for row in found.rows] == [2] * count
-    assert asked["RooflineRow"] == count
-    assert asked["Tensor"] == 2 * count
-    assert asked["parsed"] <= count + 3
-    assert asked["finds"] <= 4 * count
-    assert asked["allows"] <= count + 30
-    asked.clear()
+    assert calls["RooflineRow"] == count
+    assert calls["Tensor"] == 2 * count
+    assert calls["parsed"] <= count + 3
+    assert calls["finds"] <= 4 * count
+    assert calls["allows"] <= count + 30
+    calls.clear()
     analyzer.get_df_kernel_launchers_unique_args()
     analyzer.table("short_kernels_summary")
-    assert asked["parsed"] <= count + 3
+    assert calls["parsed"] <= count + 3
 
 
 def test_shorter_operations_beyond_the_bound_are_one_row(
@@ -156,7 +159,7 @@ def test_shorter_operations_beyond_the_bound_are_one_row(
     assert len(analyzed(*each[:3]).get_df_roofline()) == 3
 
 
-def test_a_row_an_operation_with_its_best_case() -> None:
+def test_rows_are_operations_with_their_best_case() -> None:
     analyzer = analyzed(
         ("aten::mm", MM, 1000), ("aten::mm", MM, 500), ("my::op", MM, 100)
     )
@@ -196,8 +199,8 @@ def test_copies_from_the_host_are_judged_by_the_link() -> None:
     given = arguments(size, size)
     maker.op("aten::copy_", 10, 8, external_id=1, args=given)
     maker.launched("Memcpy HtoD (Pageable -> Device)", 100, 500, correlation=1, at=12)
-    told = maker.document(deviceProperties=[{"id": 0, "name": H100}])
-    analyzer = TreePerfAnalyzer(told)
+    trace = maker.document(deviceProperties=[{"id": 0, "name": H100}])
+    analyzer = TreePerfAnalyzer(trace)
     row = analyzer.get_df_roofline().iloc[0]
     assert (row["engine"], row["bound"], row["bytes"]) == ("link", "link", 2 * 1024**2)
     assert row["roofline_time_ms"] == pytest.approx(2 * 1024**2 / 63e6)
@@ -223,7 +226,7 @@ def test_single_precision_is_judged_by_tf32_where_the_kernel_uses_it() -> None:
     assert "single precision without TF32" in why["aten::bmm"]
 
 
-def test_sums_before_ratios() -> None:
+def test_ratios_of_families_are_of_sums() -> None:
     analyzer = analyzed(
         ("aten::mm", MM, 1000),
         ("aten::mm", arguments([64, 64], [64, 64]), 10),
@@ -285,7 +288,7 @@ def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
         ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
     ],
 )
-def test_what_is_over_the_roofline_is_explained(
+def test_a_note_explains_rows_over_the_roofline(
     size: list[int], device: str, why: str
 ) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
@@ -295,7 +298,7 @@ def test_what_is_over_the_roofline_is_explained(
     assert "(aten::add)" in note
 
 
-def test_what_is_selected() -> None:
+def test_a_selection_without_operations_is_a_usage_error() -> None:
     analyzer = analyzed(("aten::mm", MM, 500))
     assert len(analyzer.get_df_roofline(selection=EventFilter(step=3))) == 1
     with pytest.raises(UsageError, match="ProfilerStep#4"):
@@ -455,12 +458,12 @@ def test_a_model_that_never_ends_is_not_waited_for(
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "t.json"
-    told = document(
+    contents = document(
         ("aten::mm", MM, 1000),
         ("aten::add", arguments([4096, 4096], [4096]), 100),
         ("my::op", MM, 100),
     )
-    path.write_text(json.dumps(told), encoding="utf-8")
+    path.write_text(json.dumps(contents), encoding="utf-8")
     return path
 
 
@@ -487,7 +490,7 @@ def test_the_command_is_readable_at_80_columns(
     assert "1 more not shown (use --top)" in out
 
 
-def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_as_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trace, "--json", "--sort", "time") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["facts"]["GPU time modeled (%)"] == pytest.approx(100 * 1.1 / 1.2)
@@ -507,7 +510,7 @@ def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--step", "9"], "there is no ProfilerStep#9"),
     ],
 )
-def test_usage(
+def test_usage_errors_of_the_command(
     trace: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
 ) -> None:
     assert command(trace, *given) == 2
@@ -527,12 +530,12 @@ def test_a_trace_without_gpu_work(
 
 def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:
     arch = tmp_path / "arch.json"
-    told = {
+    peaks = {
         "name": "X",
         "mem_bw_gbps": 100,
         "max_achievable_tflops": {"matrix_bf16": 10},
     }
-    arch.write_text(json.dumps(told), encoding="utf-8")
+    arch.write_text(json.dumps(peaks), encoding="utf-8")
     tables = generate_perf_report_pytorch(
         trace, tmp_path / "r.xlsx", gpu_arch_json_path=arch
     )
@@ -544,7 +547,7 @@ def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:
     assert openpyxl.load_workbook(tmp_path / "r.xlsx")["GEMM"].max_row == 2
 
 
-def test_without_shapes_there_is_no_sheet_and_a_word(tmp_path: Path) -> None:
+def test_without_shapes_a_note_replaces_the_sheet(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(document(("aten::mm", {}, 50))), encoding="utf-8")
     assert "roofline" not in generate_perf_report_pytorch(path, tmp_path / "r.xlsx")
@@ -552,14 +555,14 @@ def test_without_shapes_there_is_no_sheet_and_a_word(tmp_path: Path) -> None:
     assert "record_shapes=True" in advice(analyzer.work, analyzer.roofline())[0]
 
 
-def test_a_family_that_is_none() -> None:
+def test_an_unknown_family_is_a_usage_error() -> None:
     analyzer = analyzed(("aten::mm", MM, 50))
     assert len(analyzer.get_df_performance_model("SDPA_fwd")) == 0
     with pytest.raises(UsageError, match="there is no family 'GEM'"):
         analyzer.get_df_performance_model("GEM")
 
 
-def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
+def test_the_chart_has_a_point_for_each_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
     sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()

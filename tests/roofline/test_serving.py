@@ -87,37 +87,35 @@ def test_attention_is_the_sum_over_requests(
     assert found.bytes == moved
 
 
-def test_layouts_of_the_cache() -> None:
-    step = vllm([], [(1, 500), (1, 12)])
-    x = tensor(2, 8, 128)
-    out = tensor(2, 8, 128)
-    k = tensor(10, 4, 16, 16, 8, kind=BYTE)
-    v = tensor(10, 4, 128, 16, kind=BYTE)
-    paged = in_step(step, "_C::paged_attention_v1", out, x, k, v)
-    assert paged.flops == 2 * 8 * 256 * 512
-    assert paged.parameters["H_KV"] == 4
+#: Of two requests with 8 heads of 128 elements, and a cache with 4 heads in pages of 16.
+TWO_QUERIES = tensor(2, 8, 128)
+PAGES = tensor(10, 16, 4, 128)
+TWO_REQUESTS = vllm([], [(1, 500), (1, 12)])
+
+
+def test_attention_with_a_paged_cache_of_bytes() -> None:
+    keys = tensor(10, 4, 16, 16, 8, kind=BYTE)
+    values = tensor(10, 4, 128, 16, kind=BYTE)
+    name = "_C::paged_attention_v1"
+    found = in_step(TWO_REQUESTS, name, TWO_QUERIES, TWO_QUERIES, keys, values)
+    assert found.flops == 2 * 8 * 256 * 512
+    assert found.parameters["H_KV"] == 4
     cached = 510 * 256 * 4
     new = 2 * 2 * 256 * (8 + 4)
-    assert paged.bytes == cached + new  # a byte an element in the cache, two elsewhere
+    assert found.bytes == cached + new  # a byte an element in the cache, two elsewhere
+
+
+def test_attention_with_buffers_before_its_queries() -> None:
     buffers = [tensor(10, kind=BYTE), tensor(10, kind=BYTE), value([1], "ScalarList")]
-    pages = tensor(10, 16, 4, 128)
-    flash = in_step(
-        step,
-        "flashinfer::batch_decode_with_paged_kv_cache_run",
-        *buffers,
-        x,
-        pages,
-        pages,
-    )
-    assert flash.flops == paged.flops
-    spec = in_step(
-        "decode[bs=1 tok=4 d=1 spec=3 sqsq=16 sqsk=400 sk=100]",
-        "sgl_kernel::fwd",
-        x,
-        pages,
-        pages,
-    )
-    assert spec.flops == 2 * 8 * 256 * 400  # each of four queries sees the keys
+    name = "flashinfer::batch_decode_with_paged_kv_cache_run"
+    found = in_step(TWO_REQUESTS, name, *buffers, TWO_QUERIES, PAGES, PAGES)
+    assert found.flops == 2 * 8 * 256 * 512
+
+
+def test_each_speculated_token_attends_to_the_keys() -> None:
+    step = "decode[bs=1 tok=4 d=1 spec=3 sqsq=16 sqsk=400 sk=100]"
+    found = in_step(step, "sgl_kernel::fwd", TWO_QUERIES, PAGES, PAGES)
+    assert found.flops == 2 * 8 * 256 * 400
 
 
 def test_latent_attention() -> None:
@@ -146,59 +144,74 @@ B = tensor(16, 64, kind=FP8)
 B_TRANSPOSED = tensor(64, 16, kind=FP8)
 
 
+#: Bytes of the two factors, 4 × 64 and 64 × 16, by the bits of their elements.
+BYTES_8_8 = 4 * 64 + 64 * 16
+BYTES_4_4 = (4 * 64 + 64 * 16) // 2
+BYTES_16_4 = 2 * 4 * 64 + 64 * 16 // 2
+
+
 @pytest.mark.parametrize(
-    ("name", "arguments", "kind"),
+    ("name", "arguments", "kind", "stored"),
     [
-        ("_C::cutlass_scaled_mm", [tensor(4, 16), A, B_TRANSPOSED], "fp8"),
-        ("sgl_kernel::fp8_scaled_mm", [A, B_TRANSPOSED], "fp8"),
+        ("_C::cutlass_scaled_mm", [tensor(4, 16), A, B_TRANSPOSED], "fp8", BYTES_8_8),
+        ("sgl_kernel::fp8_scaled_mm", [A, B_TRANSPOSED], "fp8", BYTES_8_8),
         (
             "sgl_kernel::int8_scaled_mm",
             [tensor(4, 64, kind=INT8), tensor(64, 16, kind=INT8)],
             "int8",
+            BYTES_8_8,
         ),
-        ("vllm::w8a8_triton_block_scaled_mm_func", [A, B], "fp8"),
-        ("aiter::gemm_a8w8_bpreshuffle", [A, B], "fp8"),
+        ("vllm::w8a8_triton_block_scaled_mm_func", [A, B], "fp8", BYTES_8_8),
+        ("aiter::gemm_a8w8_bpreshuffle", [A, B], "fp8", BYTES_8_8),
         (
             "aiter::gemm_a4w4",
             [tensor(4, 32, kind=BYTE), tensor(16, 32, kind=BYTE)],
             "fp4",
+            BYTES_4_4,
         ),
         (
             "vllm::gemm_with_dynamic_quant",
             [tensor(4, 64), tensor(16, 32, kind=BYTE)],
             "bf16",
+            BYTES_16_4,
         ),
-        ("_C::awq_gemm", [tensor(4, 64), tensor(64, 2, kind=INT)], "bf16"),
-        ("_C::gptq_gemm", [tensor(4, 64), tensor(8, 16, kind=INT)], "bf16"),
+        (
+            "_C::awq_gemm",
+            [tensor(4, 64), tensor(64, 2, kind=INT)],
+            "bf16",
+            BYTES_16_4,
+        ),
+        (
+            "_C::gptq_gemm",
+            [tensor(4, 64), tensor(8, 16, kind=INT)],
+            "bf16",
+            BYTES_16_4,
+        ),
         (
             "_C::gptq_marlin_gemm",
             [tensor(4, 64), NOTHING, tensor(4, 32, kind=INT)],
             "bf16",
+            BYTES_16_4,
         ),
         (
             "flashinfer::mm_fp4",
             [tensor(4, 32, kind=BYTE), tensor(32, 16, kind=BYTE)],
             "fp4",
+            BYTES_4_4,
         ),
     ],
 )
 def test_quantised_products(
-    name: str, arguments: list[dict[str, Any]], kind: str
+    name: str, arguments: list[dict[str, Any]], kind: str, stored: int
 ) -> None:
     """All of 4 rows, 64 in, 16 out, with a scale for each of 16 columns."""
     found = cost(name, *arguments, tensor(16, 1, kind=F32))
-    assert (found.family, found.flops, found.data_type) == (
-        "GEMM",
-        2 * 4 * 16 * 64,
-        kind,
-    )
+    assert (found.family, found.data_type) == ("GEMM", kind)
     assert [found.parameters[key] for key in "MNK"] == [4, 16, 64]
-    results_first = found.parameters["dtype_A_B"] == (FP8, FP8) and len(arguments) == 3
-    read = arguments[1:] if results_first else arguments
-    stored = sum(
-        operation("x", each).need(0).read for each in read if each is not NOTHING
-    )
-    assert found.bytes == stored + 16 * 4 + 4 * 16 * 2
+    assert found.flops == 2 * 4 * 16 * 64
+    scales = 16 * 4
+    result = 4 * 16 * 2
+    assert found.bytes == stored + scales + result
 
 
 def test_skinny_products_name_the_weights_first() -> None:
@@ -212,61 +225,95 @@ EXPERTS = [tensor(8, 32, 64), tensor(8, 64, 16)]
 CHOICE = [tensor(4, 2, kind=F32), tensor(4, 2, kind=INT)]
 
 
-def test_experts() -> None:
+#: Of 4 tokens for 2 experts each, with the weights of `EXPERTS`.
+EXPERTS_FLOPS = 2 * 4 * 2 * 64 * (32 + 16)
+
+
+def test_fused_experts_read_the_weights_of_those_expected_to_be_chosen() -> None:
     found = cost("vllm::outplace_fused_experts", tensor(4, 64), *EXPERTS, *CHOICE)
-    assert (found.family, found.flops) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    assert (found.family, found.flops) == ("MoE_fused_fwd", EXPERTS_FLOPS)
     active = 8 * (1 - (6 / 8) ** 4)
     assert found.bytes == round(512 + active * 64 * 48 * 2) + 512
     assert found.parameters["gated"] is True
-    marlin = [tensor(8, 4, 64, kind=INT), tensor(8, 1, 128, kind=INT)]
+
+
+def test_fused_experts_with_packed_weights() -> None:
+    packed = [tensor(8, 4, 64, kind=INT), tensor(8, 1, 128, kind=INT)]
     scales = [tensor(8, 1, 32), tensor(8, 1, 64), tensor(4, 8)]
-    packed = cost("vllm::fused_marlin_moe", tensor(4, 64), *marlin, *scales, *CHOICE)
-    assert (packed.flops, packed.parameters["topk"]) == (found.flops, 2)
-    quantised = [tensor(8, 32, 64, kind=FP8), tensor(8, 64, 16, kind=FP8)]
-    direct = [
+    found = cost("vllm::fused_marlin_moe", tensor(4, 64), *packed, *scales, *CHOICE)
+    assert found.flops == EXPERTS_FLOPS
+    assert found.parameters["topk"] == 2
+
+
+def test_fused_experts_that_are_given_their_number_of_choices() -> None:
+    arguments = [
         tensor(4, 64),
         tensor(4, 64, kind=FP8),
-        *quantised,
+        tensor(8, 32, 64, kind=FP8),
+        tensor(8, 64, 16, kind=FP8),
         *[NOTHING] * 4,
         value(2),
     ]
-    assert cost("aiter::fmoe_fp8_blockscale_g1u1", *direct).flops == found.flops
-    for wrong in ([tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]):
-        with pytest.raises(NoModelError):
-            cost("vllm::outplace_fused_experts", *wrong)
+    found = cost("aiter::fmoe_fp8_blockscale_g1u1", *arguments)
+    assert found.flops == EXPERTS_FLOPS
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]],
+    ids=["no experts", "no choice", "no tokens"],
+)
+def test_fused_experts_without_an_argument_have_no_model(arguments: list[Any]) -> None:
+    with pytest.raises(NoModelError):
+        cost("vllm::outplace_fused_experts", *arguments)
+
+
+VIEWED_CHOICE = [tensor(4, 2), tensor(4, 2, kind="short int")]
+PACKED = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
+
+
+def moe_forward(*below: list[dict[str, Any]]) -> pd.Series[Any]:
+    """The row of an engine's operation with views of the given arguments below it."""
+    maker = TraceMaker()
+
+    def add(
+        name: str, at: float, duration: float, arguments: list[dict[str, Any]]
+    ) -> None:
+        recorded = {
+            "Input Dims": [each["dims"] for each in arguments],
+            "Input type": [each["type"] for each in arguments],
+        }
+        maker.op(name, at, duration, args=recorded)
+
+    router = tensor(4, 8)
+    add("vllm::moe_forward", 0, 90, [tensor(4, 64), router, NOTHING])
+    for number, arguments in enumerate(below, start=1):
+        add("aten::view", number, 0.5, arguments)
+    maker.call("cudaLaunchKernel", 50, 5, correlation=1)
+    maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
+    return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
 
 
 def test_experts_whose_weights_show_below_the_engines_operation() -> None:
-    """Packed weights in views, and the choice beside the sorting; a trace without has no model."""
-    router = tensor(4, 8)
-    choice = [tensor(4, 2), tensor(4, 2, kind="short int")]
-    weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
-
-    def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
-        maker = TraceMaker()
-        for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
-            name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
-            sizes = [each["dims"] for each in its]
-            kinds = [each["type"] for each in its]
-            maker.op(
-                name, number, lasts, args={"Input Dims": sizes, "Input type": kinds}
-            )
-        maker.call("cudaLaunchKernel", 50, 5, correlation=1)
-        maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
-        return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
-
+    """Packed weights are in views, and the choice is beside the sorting."""
     bits = [tensor(4, 1, kind="unsigned int")]
-    found = roofline(
-        bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)]
-    )
-    assert (found["family"], found["flops"]) == (
-        "MoE_fused_fwd",
-        2 * 4 * 2 * 64 * (32 + 16),
-    )
+    sorting = [*VIEWED_CHOICE, value(0)]
+    other = [tensor(1, 8, 16)]
+    found = moe_forward(bits, [PACKED[0]], sorting, [PACKED[1]], other)
+    assert (found["family"], found["flops"]) == ("MoE_fused_fwd", EXPERTS_FLOPS)
     active = 8 * (1 - (6 / 8) ** 4)
     assert found["bytes"] == round(512 + active * (32 * 32 + 8 * 64)) + 512
-    for below in ([weights], [choice], [[weights[0]], choice]):
-        assert "not recorded" in roofline(*below)["why_no_model"]
+
+
+@pytest.mark.parametrize(
+    "below",
+    [[PACKED], [VIEWED_CHOICE], [[PACKED[0]], VIEWED_CHOICE]],
+    ids=["no choice", "no weights", "one weight"],
+)
+def test_experts_without_weights_or_choice_below_have_no_model(
+    below: list[list[dict[str, Any]]],
+) -> None:
+    assert "not recorded" in moe_forward(*below)["why_no_model"]
 
 
 def test_each_step_has_its_own_lengths() -> None:

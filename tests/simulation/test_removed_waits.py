@@ -31,7 +31,7 @@ def test_without_waits_there_is_nothing_to_remove() -> None:
     assert saved_ms(program.maker, "waits=0") == 0.0
 
 
-def test_waits_go_or_stay() -> None:
+def test_waits_are_removed_entirely_or_not_at_all() -> None:
     with pytest.raises(UsageError, match="waits=0"):
         saved_ms(wait_per_layer(layers=2, devices=1), "waits=0.5")
 

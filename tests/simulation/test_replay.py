@@ -219,7 +219,7 @@ def test_commas_separate_only_after_a_number(text: str, terms: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "GEMM", "GEMM=", "GEMM=-1", "GEMM=nan", "=0", "finding:x=0.5"]
 )
-def test_what_is_no_change_is_refused(text: str) -> None:
+def test_a_malformed_change_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="--change"):
         parse_change(text)
 
@@ -227,7 +227,7 @@ def test_what_is_no_change_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["Gem", "op:none", "host:none", "finding:none", "kernel:none"]
 )
-def test_what_the_trace_does_not_have_is_named(name: str) -> None:
+def test_a_change_of_something_not_in_the_trace_names_it(name: str) -> None:
     simulation = simulated(program_of(CALIBRATION))
     with pytest.raises(UsageError, match=name.rpartition(":")[2]):
         simulation.what_if([parse_change(f"{name}=0")])
@@ -287,7 +287,7 @@ def test_the_command_prints_its_error_first(
 
 
 @pytest.mark.slow
-def test_the_page_does_what_it_says(
+def test_the_examples_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands and its program run, its first line is printed, its JSON has every field."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
@@ -119,16 +119,8 @@ def find_findings(
         findings = _without_rates(work, findings)
     findings = with_places_in_titles(work, findings)
     inspection.idle_moments.cache_clear()  # frees memory for the simulation
-    model: Mapping[str, object] = {}
-    simulated = None
-    with failures.isolate("The simulation"):
-        simulation = simulate()
-        tell_claims(simulation, findings, registry)
-        simulated = with_savings(simulation, findings)
-        model = simulation.model()
-    if simulated is None:
-        simulated = bounded(findings)
-    has_claims = any(finding.attributed_ms for finding in simulated)
+    simulated = _simulated(findings, simulate, registry, failures)
+    has_claims = any(finding.attributed_ms for finding in simulated.findings)
     unknown = _ALL_FAILED
     sentences: list[str] = []
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
@@ -139,7 +131,7 @@ def find_findings(
         sentences = time_use(inspection)
     return with_recording(
         recording.wall_ns / NS_PER_MS,
-        simulated,
+        simulated.findings,
         inspection.notes,
         all_clear=not unknown and not has_claims,
         unknown=unknown,
@@ -147,8 +139,29 @@ def find_findings(
         time_use=sentences,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.idle_time_of_parts(),
-        model=model,
+        model=simulated.model,
     )
+
+
+class _Simulated(NamedTuple):
+    """Findings with their savings, and the facts about the simulation that gave them."""
+
+    findings: list[Finding]
+    model: Mapping[str, object]  #: empty if the simulation failed
+
+
+def _simulated(
+    findings: list[Finding],
+    simulate: Callable[[], Simulation],
+    registry: PluginRegistry,
+    failures: PartFailures,
+) -> _Simulated:
+    """Simulate how much each finding saves. If this fails, savings are the attributed time."""
+    with failures.isolate("The simulation"):
+        simulation = simulate()
+        tell_claims(simulation, findings, registry)
+        return _Simulated(with_savings(simulation, findings), simulation.model())
+    return _Simulated(bounded(findings), {})
 
 
 def _without_rates(work: GpuEvents, findings: list[Finding]) -> list[Finding]:

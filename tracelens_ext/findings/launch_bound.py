@@ -96,9 +96,6 @@ def launch_bound(
     facts = inspection.facts
     if facts.shows(Fact.GPU_GRAPHS) or not facts.shows(Fact.SHORT_LAUNCHES):
         return LaunchBound()
-    graphs = "CUDA graphs"
-    if facts.shows(Fact.AMD):
-        graphs = "HIP graphs"
     kind = program_of(inspection.work.trace).kind
     tests: tuple[_Test, ...] = ()
     if kind in PYTORCH_JOBS:
@@ -108,7 +105,7 @@ def launch_bound(
     for test in tests:
         reason = test(inspection, claim, parts_of_step)
         if reason is not None:
-            return LaunchBound(reason.variant, {**reason.values, "graphs": graphs})
+            return reason
     return LaunchBound()
 
 

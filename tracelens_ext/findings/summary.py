@@ -40,15 +40,15 @@ _NUMBERS: Final = frozenset(
         "saving_high_ms",
     }
 )
-#: What evidence cites that is no sheet.
+#: Commands that evidence cites instead of a sheet.
 _COMMANDS: Final = frozenset({"gaps", "tree"})
-#: The share of the attributed time below which a place is not named in texts.
+#: Texts leave out places with a smaller share of the attributed time.
 _LEAST_PLACE: Final = 0.02
-#: The largest place has at least this share of a finding.
+#: A place with a smaller share of the attributed time is not shown as the largest.
 LARGEST_SHARE: Final = 1 / 3
-#: The largest place is in the title from this share of a finding on.
+#: A place with more than this share of the attributed time is named in the title.
 TITLE_SHARE: Final = 0.5
-#: Kinds of places, the one that tells most of what to change first.
+#: Kinds of places by how well they show what to change, the best first.
 _MOST_TELLING: Final = (
     "python_frames",
     "main_thread",
@@ -57,20 +57,20 @@ _MOST_TELLING: Final = (
     "kernels",
     "modules",
 )
-#: Kinds of places that tell something where none of the others has a third of a finding.
-_TELLING_LESS: Final = ("python_files", "parts_of_step", "next_work", "calls")
-#: Kinds of places that say nothing of what to change, unless nothing else is known.
-_TELLS_LITTLE: Final = frozenset({"iterations", "streams", "devices"})
-#: A saving that differs by less from the attributed time, as a share, needs no explanation.
+#: Kinds used only if no kind above has a place with a third of the finding.
+_LESS_TELLING: Final = ("python_files", "parts_of_step", "next_work", "calls")
+#: Kinds used only if a finding has places of no other kind.
+_LEAST_TELLING: Final = frozenset({"iterations", "streams", "devices"})
+#: A saving within this share of the attributed time needs no explanation.
 _SAME_SHARE: Final = 0.1
-#: A range of a user that has such a share of the attributed time is around everything.
+#: A range of a user with this share of the attributed time is around the whole program.
 _WHOLE_SHARE: Final = 0.95
-#: A saving below this, percent of the analyzed time, is none.
+#: A saving of a smaller percentage of the analyzed time counts as none.
 _NO_SAVING_PERCENT: Final = 0.05
 
 
 def findings_table(findings: Findings) -> pd.DataFrame:
-    """Return a row for each finding that is listed; columns as the sheet `findings`."""
+    """Return the sheet `findings`: a row for each finding that is listed."""
     rows = [_table_row(finding) for finding in findings.worthwhile]
     types = {}
     for column in _COLUMNS:
@@ -81,7 +81,7 @@ def findings_table(findings: Findings) -> pd.DataFrame:
 
 
 def _table_row(finding: Finding) -> dict[str, object]:
-    """Return what the table has of a finding, by column."""
+    """Return the values of a finding's row, by column."""
     places = [f"{kind}: {text}" for kind, text in place_texts(finding).items()]
     sources = [cited(evidence) for evidence in finding.evidence]
     return {
@@ -106,9 +106,10 @@ def _table_row(finding: Finding) -> dict[str, object]:
 
 
 def saving_phrase(finding: Finding) -> str:
-    """Return what fixing it saves, `saves about 6.6 ms (4.4 %)`; empty if it informs only.
+    """Return what fixing a finding saves, as `saves about 6.6 ms (4.4 %)`.
 
-    Where the CPU decides how much, it is a range; without a good simulation, a bound.
+    It is a range if the saving depends on the CPU, an upper bound without a good simulation, and
+    empty if the finding only informs.
     """
     if finding.informs_only:
         return ""
@@ -136,7 +137,7 @@ def saving_phrase(finding: Finding) -> str:
 
 
 def _without_unit(low_ms: float, high_ms: float) -> str:
-    """Return the lower end of a range, without the unit if the upper end has the same."""
+    """Return the lower end of a range, without its unit if the upper end has the same unit."""
     low = ms_text(low_ms)
     (number, _, unit) = low.partition(" ")
     if ms_text(high_ms).endswith(f" {unit}"):
@@ -145,7 +146,7 @@ def _without_unit(low_ms: float, high_ms: float) -> str:
 
 
 def summary_sentence(findings: Findings) -> str:
-    """Return how much of the analyzed time is explained; without findings, if all is well."""
+    """Return how much of the analyzed time the findings explain, or why there are none."""
     if findings.unknown:
         return findings.unknown
     if not findings.findings and not findings.all_clear:
@@ -167,9 +168,9 @@ def hidden_findings(count: int) -> str:
 
 
 def first_sentences(findings: Findings) -> list[str]:
-    """Return what is said before the findings; where none saves time, what the time is.
+    """Return the sentences before the list of findings.
 
-    What is not known then comes last.
+    If no finding saves time, they say how the time is used.
     """
     sentences = list(findings.first_sentences)
     summary = summary_sentence(findings)
@@ -185,23 +186,24 @@ def first_sentences(findings: Findings) -> list[str]:
 
 
 def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
-    """Return the places of the kind that tells most of what to change; none if unknown.
+    """Return the places of the kind that shows best what to change; none if there are no places.
 
-    That is the first kind with a place of half of the finding, else of a third, else any. Kinds
-    that tell less, and that the CPU is in no operation, count only if no other place has a third.
+    It is the first kind whose largest place has half of the finding, else a third, else any share.
+    Less telling kinds, and a kind whose largest place is no operation, come after those with a
+    third.
     """
     where = dict(finding.where)
     if _is_whole_program(where.get("operations", ()), finding) and "kernels" in where:
         del where["operations"]
-    in_order = list(_MOST_TELLING + _TELLING_LESS) + list(where)
+    in_order = list(_MOST_TELLING + _LESS_TELLING) + list(where)
     kinds = [kind for kind in in_order if where.get(kind)]
-    telling = [kind for kind in kinds if kind not in _TELLS_LITTLE]
+    telling = [kind for kind in kinds if kind not in _LEAST_TELLING]
     kinds = telling or kinds
     named = [kind for kind in kinds if where[kind][0].name != NO_OPERATION]
-    telling_more = [kind for kind in named if kind not in _TELLING_LESS]
+    most_telling = [kind for kind in named if kind not in _LESS_TELLING]
     for candidates, share in (
-        (telling_more, TITLE_SHARE),
-        (telling_more, LARGEST_SHARE),
+        (most_telling, TITLE_SHARE),
+        (most_telling, LARGEST_SHARE),
         (named, TITLE_SHARE),
         (named, LARGEST_SHARE),
         (kinds, LARGEST_SHARE),
@@ -215,16 +217,16 @@ def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
 
 
 def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
-    """Return whether places are one range around everything, which says nothing of the place."""
+    """Return whether the only place is a range around the whole program."""
     if len(places) != 1 or "::" in places[0].name:
         return False
     return places[0].attributed_ms >= _WHOLE_SHARE * finding.attributed_ms
 
 
 def largest_place(finding: Finding) -> str:
-    """Return where most of a finding is, of the kind of places that tells most, and its share.
+    """Return the largest place of the most telling kind, with its share of the finding.
 
-    A place with less than a third of it is none.
+    Empty if it has less than a third.
     """
     places = places_of_most_telling_kind(finding)
     if not places:
@@ -247,7 +249,12 @@ def _percent_of(place: Place, finding: Finding) -> float:
 
 
 def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
-    """Return the largest place in words; that there is none, if it has less than a third."""
+    """Return the largest place in words, or that there are many places.
+
+    Args:
+        finding: with the places.
+        cut: makes names shorter.
+    """
     places = places_of_most_telling_kind(finding)
     if not places:
         return ""
@@ -263,7 +270,7 @@ def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
 
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
-    """Return the places of each kind in words, the largest first; not those with hardly any.
+    """Return the places of each kind in words, the largest first, without the smallest.
 
     Args:
         finding: with the places.
@@ -289,19 +296,19 @@ def place_text(place: Place, cut: Callable[[str], str] = str) -> str:
 
 
 def cited(evidence: Evidence) -> str:
-    """Return the sheet, or the whole command, that shows a number."""
+    """Return the sheet, or the command, that shows a number."""
     if evidence.see in _COMMANDS:
         return f"tracelens-ext {evidence.see}"
     return evidence.see
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """Return a number with what it is and where it is seen."""
+    """Return a number with its description and its source."""
     return f"{evidence.what}: {_amount_text(evidence)} ({cited(evidence)})"
 
 
 def _amount_text(evidence: Evidence) -> str:
-    """Return a number with its unit; of one thing in the singular."""
+    """Return a number with its unit, which is singular for 1."""
     value = evidence.value
     unit = evidence.unit
     if unit == "ms":

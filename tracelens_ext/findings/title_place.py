@@ -1,4 +1,4 @@
-"""Titles of findings say where most of it is."""
+"""Titles of findings that name the place with most of the finding."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tracelens_ext.text import NO_OPERATION, ms_text
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 _NAME_LENGTH: Final = 48
-#: With fewer iterations nothing is told of each.
+#: With fewer iterations the title has no time per step.
 _FEWEST_ITERATIONS: Final = 2
-#: Titles of these name a place already, or need none.
+#: Findings whose titles name a place already, or need none.
 _OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronization", "slow-link"})
 
 
 def with_places_in_titles(
     work: GpuEvents, findings: Iterable[Finding]
 ) -> list[Finding]:
-    """Return findings whose titles name the place that has more than half of them."""
+    """Return the findings, with the place that has more than half of each in its title."""
     iterations, _, _ = named_iterations(work.tree, None)
     count = len(iterations)
     result = []
@@ -43,7 +43,7 @@ def with_places_in_titles(
 
 
 def _place_with_most(finding: Finding) -> Place | None:
-    """Return the place that the title is to name; None for none."""
+    """Return the place to name in the title, or None."""
     if finding.informs_only or finding.id in _OTHER_TITLES:
         return None
     for place in places_of_most_telling_kind(finding)[:1]:

@@ -1,8 +1,8 @@
-"""Write a report as one HTML page that needs nothing else: no server, no network, no other file.
+"""Write a report as one HTML page that needs no server, no network and no other file.
 
-The page carries its data, its script and plotly.js (compressed: 2 MB instead of 5). A content
-security policy in it allows these two scripts, by their hashes, and no request at all, so that
-even a text that slipped through the escaping would run nothing and reach nobody.
+The page contains its data, its script and plotly.js (2 MB compressed instead of 5 MB). Its content
+security policy allows only these two scripts, by their hashes, and no request. So even a text that
+was not escaped by mistake could not run a script or send data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units
 
-#: The figures of a chart, of the tables of the report and the one that the chart is of.
+#: Draws a chart, given the tables of the report and the table of the chart.
 _Drawing = Callable[[Mapping[str, "pd.DataFrame"], "pd.DataFrame"], list[plot.Figure]]
 
 
@@ -89,7 +89,7 @@ def _draw_idle_call_tree(
     return idle_call_tree_figures(frame)
 
 
-#: What draws a chart of its own kind; other charts are bars.
+#: Kind of chart → the function that draws it; charts of other kinds are bars.
 _DRAWINGS: dict[str, _Drawing] = {
     "timeline": _draw_timeline,
     "iterations": _draw_iterations,
@@ -106,30 +106,30 @@ def page_figures(
     charts: Iterable[Chart],
     failures: PartFailures | None = None,
 ) -> list[plot.Figure]:
-    """Draw charts but those for workbooks alone and those without a number other than zero.
+    """Draw the charts of a page, without those for workbooks only and those with only zeros.
 
     Args:
         sheets: the tables of the report.
-        charts: the charts.
-        failures: takes the charts that cannot be drawn.
+        charts: the charts of the report.
+        failures: records the charts that cannot be drawn.
     """
     if failures is None:
         failures = PartFailures()
     figures: list[plot.Figure] = []
     for chart in charts:
-        is_said_elsewhere = any(name in sheets for name in chart.unless)
-        if chart.on == "workbook" or is_said_elsewhere:
+        is_replaced = any(name in sheets for name in chart.unless)
+        if chart.on == "workbook" or is_replaced:
             continue
         frame = charted(sheets, chart)
         with failures.isolate(chart.part):
             figures += _chart_figures(chart, sheets, frame)
-    return _with_own_keys(figures)
+    return _with_unique_keys(figures)
 
 
 def _chart_figures(
     chart: Chart, sheets: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    """Draw one chart; nothing if it has no number other than zero."""
+    """Draw one chart; the result is empty if all of its numbers are zero."""
     draw = _DRAWINGS.get(chart.kind)
     if draw is not None:
         return draw(sheets, frame)
@@ -139,8 +139,8 @@ def _chart_figures(
     return [plot.bar_figure(chart, table)]
 
 
-def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
-    """Return the figures with a key each; two charts may have one title."""
+def _with_unique_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
+    """Return the figures with different keys, even if charts have the same title."""
     numbered = []
     taken: set[str] = set()
     for number, figure in enumerate(figures):
@@ -154,14 +154,15 @@ def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
 
 _Figures = Sequence[plot.Figure]
 _Links = Sequence[tuple[str, str]]
-#: Columns that say how to draw a row; a reader of the table has no use for them.
+#: Columns that tell how to draw a row, and which the table on the page leaves out.
 _DRAWING_COLUMNS = ("colour", "hover")
 _SCRIPTS = ("tables.js", "charts.js")
-_PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
+#: The highest level would make the script 1 % smaller and take twice the time.
+_COMPRESSION_LEVEL = 5
 
 
 def require_html_extra() -> None:
-    """Check that what the page is made with is installed, before a trace is read for nothing."""
+    """Raise a UsageError if packages for the page are not installed."""
     missing = [
         name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None
     ]
@@ -179,11 +180,11 @@ def write_html(
     figures: _Figures = (),
     links: _Links = (),
 ) -> list[str]:
-    """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
+    """Write a report as one self-contained HTML file, and return the notes of the page."""
     require_html_extra()
-    with written_beside(path) as beside:
+    with written_beside(path) as temporary_path:
         page, notes = page_of(report, figures, links)
-        beside.write_text(page, encoding="utf-8", newline="\n")
+        temporary_path.write_text(page, encoding="utf-8", newline="\n")
     return notes
 
 
@@ -193,12 +194,21 @@ def page_of(
     links: _Links = (),
     most_rows: int = MOST_ROWS,
 ) -> tuple[str, list[str]]:
-    """The page of a report, and its notes: those given, then what was cut to keep it usable.
+    """Return the page of a report, and its notes.
 
-    The headline comes first (how busy the GPU was, exposed communication, idle time, the top
-    category and operation), then charts, notes, links to the tables, facts, and the tables in the
-    order given, `most_rows` of each. The index of a DataFrame is not written. Numbers are shown as
-    their column's name suggests. `figures` are drawn already and come before the report's charts.
+    The page has a headline (the busy share of the GPU, exposed communication, idle time, the top
+    category and operation), charts, notes, links to the tables, facts, and the tables without their
+    index. Numbers have the format that the name of their column tells.
+
+    Args:
+        report: the report.
+        figures: charts that are drawn already; they come before the charts of the report.
+        links: texts and addresses of links to other pages.
+        most_rows: the most rows of each table on the page.
+
+    Returns:
+        The HTML text and the notes: those of the report, then notes about tables that were cut, and
+        about parts that could not be computed.
     """
     failures = PartFailures()
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
@@ -228,7 +238,7 @@ def page_of(
     chart_figures = page_figures(sheets, report.charts, failures)
     notes = list(report.notes) + contents.notes
     notes += [message for message in failures.messages if message not in notes]
-    # a link to a table that failed leads to the top
+    # A link to a table that failed leads to the top of the page.
     sheet_keys = dict.fromkeys(sheets, "")
     sheet_keys |= {name: table.key for name, table in contents.tables.items()}
     page = render_page(
@@ -252,7 +262,7 @@ def page_of(
 
 
 def _trace_name(facts: Iterable[PageFact]) -> str:
-    """Return the name of the file that the facts are of; empty if they name none."""
+    """Return the name of the trace file from the facts; empty if they do not have it."""
     for fact in facts:
         if fact.label == "Trace":
             return PurePath(fact.text).name
@@ -260,7 +270,7 @@ def _trace_name(facts: Iterable[PageFact]) -> str:
 
 
 def _perfetto_command(facts: Iterable[PageFact]) -> str:
-    """Return the command that writes the trace for Perfetto; empty if no trace is named."""
+    """Return the command that exports the trace for Perfetto; empty without a trace file."""
     name = _trace_name(facts)
     if not name:
         return ""
@@ -270,7 +280,7 @@ def _perfetto_command(facts: Iterable[PageFact]) -> str:
 
 
 def cell_of(report: Report) -> str:
-    """The page for a cell of a notebook, in a frame of its own; tables have their first rows."""
+    """Return the page in a frame for a cell of a notebook, with the first rows of tables."""
     require_html_extra()
     page, _ = page_of(report, most_rows=FIRST_ROWS)
     source = page.translate({ord("&"): "&amp;", ord("'"): "&#39;", ord("<"): "&lt;"})
@@ -286,14 +296,22 @@ def render_page(
     figures: _Figures,
     pool: Iterable[str],
     first_rows: int = FIRST_ROWS,
-    **shown: Any,  # noqa: ANN401  # what else the template names
+    **variables: Any,  # noqa: ANN401  # further variables of the template
 ) -> str:
-    """Fill the page's template; all is escaped. `pool`: the texts of the tables."""
+    """Return the page from its template, which escapes all variables.
+
+    Args:
+        tables: the tables of the page.
+        figures: the charts of the page.
+        pool: the distinct texts of the tables.
+        first_rows: the number of rows of a table that are visible at first.
+        variables: further variables of the template.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     texts = list(pool)
-    shown |= {
+    variables |= {
         "texts": texts,
         "first_rows": first_rows,
         "tables": tables,
@@ -308,47 +326,51 @@ def render_page(
     }
     script = "\n".join(map(_template, _SCRIPTS))
     plotly, packed = _plotly()
-    # Files of this package, base64, and JSON escaped for where it stands.
+    # These need no escaping: files of this package, base64, and JSON that is escaped already.
     safe = {"style": _template("report.css"), "script": script, "plotly": packed}
     safe["data"] = json_for_script(data)
-    shown |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
+    variables |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(_template("report.html.jinja"))
-    return template.render(**shown, script_hashes=[_content_hash(script), plotly])
+    return template.render(**variables, script_hashes=[_content_hash(script), plotly])
 
 
 def _template(name: str) -> str:
+    """Return the text of a file in the folder of templates."""
     path = resources.files("tracelens_ext.report") / "templates" / name
     return path.read_text(encoding="utf-8")
 
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """Give the hash of plotly.js, and the script itself: deflated, in base64."""
+    """Return the hash of plotly.js, and the compressed script in base64."""
     from plotly.offline import get_plotlyjs
 
     source = get_plotlyjs()
-    packed = zlib.compress(source.encode(), _PACKING)
+    packed = zlib.compress(source.encode(), _COMPRESSION_LEVEL)
     return _content_hash(source), base64.b64encode(packed).decode()
 
 
 def _content_hash(script: str) -> str:
+    """Return the hash of a script for the content security policy."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 class PageFact(NamedTuple):
-    """A fact as the page shows it."""
+    """A fact on the page."""
 
     label: str
-    text: str
-    percent: float | None  #: the length of its bar, 0 to 100; None for none
+    text: str  #: the value as text
+    percent: (
+        float | None
+    )  #: length of the bar of a percentage, 0 to 100; None for other values
 
 
 def _fact(label: str, value: object) -> PageFact:
-    """Return a fact with the unit that its label tells."""
+    """Return a fact with its value as text, in the unit that the label tells."""
     text, notation = fact_text(label, value)
     percent = None
     if notation is not None and notation.unit.quantity is Quantity.PERCENT:

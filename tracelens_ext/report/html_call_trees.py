@@ -22,29 +22,29 @@ from tracelens_ext.report.html_texts import (
     plotly_text,
 )
 
-#: Of the call tree, pixels: a level has room for one line.
+# Pixels. A level of the tree has room for one line of text.
 _LEVEL_HEIGHT = 22
 _HIGHEST_TREE = 900
 _PATH_HEIGHT = 24
 _SMALLEST_TEXT = 10
 
 
-_NO_CATEGORY = "#dfe3ea"  # a module's
-#: Colors of what the CPU is in, by its kind.
+_NO_CATEGORY = "#dfe3ea"  # the color of modules, which have no category
+#: Kind of host event → color.
 _COLORS_OF_CPU = {
     "annotation": "#dfe3ea",
     "python": "#f5d7a1",
     "operation": "#a9c8ef",
     "call": "#f0b8a6",
 }
-#: What a call tree of two traces shows.
+#: The summary of a call tree of two traces.
 _OF_TWO_TRACES = (
     "as wide as the time of both; red takes longer than in the baseline, blue less"
 )
 
 
 def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw the call tree, from the top down; a table of two traces has colors of its own."""
+    """Draw the call tree; the table of two traces has a column with the colors."""
     top = frame[frame["parent"] < 0]
     sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
     total = int(sums.sum())
@@ -77,7 +77,7 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
 
 
 def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw what the CPU did while the GPU waited for it, from the top down."""
+    """Draw the tree of what the CPU did while the GPU waited for it."""
     top = frame[frame["parent"] < 0]
     total = int(top["idle_time_ns"].sum())
     if not total:
@@ -115,10 +115,20 @@ def _icicle_spec(
     hover: list[str],
     colors: list[str],
 ) -> Plotly:
-    """Return the drawing of a tree from the top down; all but `parents` have the top first."""
+    """Return the drawing of a tree.
+
+    The other lists begin with an additional node at the top, which `parents` does not have.
+
+    Args:
+        parents: index of the parent of each node; negative for a node below the top.
+        labels: the text of each node.
+        values: the time of each node, with all nodes below it, ns.
+        hover: the text beside the pointer for each node.
+        colors: the color of each node.
+    """
     icicle = trace(
         "icicle",
-        # one top: several would stand below a blank
+        # Plotly would draw an empty node above several nodes at the top.
         ids=list(range(len(labels))),
         labels=labels,
         parents=[""] + list(parents + 1),
@@ -134,20 +144,20 @@ def _icicle_spec(
     layout = {
         "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
         "margin": {"l": 0, "r": 0, "t": _PATH_HEIGHT, "b": 0},
-        # a label that would be too small to read is left out
+        # Labels that would be too small to read are hidden.
         "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
     }
     return spec_of([icicle], layout)
 
 
 def _time_and_share(ns: float, total: int) -> str:
-    """The time of a node of the call tree, and its share of all GPU work."""
+    """Return the time of a node of the call tree, and its share of all GPU work."""
     share = percent_text(100 * ns / total)
     return f"{duration_text(ns / 1e6)} ({share})"
 
 
 def _levels(parents: Sequence[int]) -> int:
-    """Return how many levels a tree has; parents stand before their children."""
+    """Return the number of levels of a tree, whose parents come before their children."""
     depths: list[int] = []
     for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)
@@ -155,10 +165,9 @@ def _levels(parents: Sequence[int]) -> int:
 
 
 def _color(row: dict[Hashable, Any]) -> str:
-    """Of a kernel that of its category; of an operation a paler one; of a module none."""
+    """Return the color of a node: of its category, paler for an operation."""
     color = _NO_CATEGORY if row["kind"] == "module" else color_of(row["category"])
     if row["kind"] != "operation":
         return color
-    return "#" + "".join(
-        f"{(part + 255) // 2:02x}" for part in bytes.fromhex(color[1:])
-    )
+    paler = [(part + 255) // 2 for part in bytes.fromhex(color[1:])]
+    return "#" + bytes(paler).hex()

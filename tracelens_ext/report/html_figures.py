@@ -34,22 +34,22 @@ from tracelens_ext.report.tables.units import unit_of, with_unit
 
 Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
 _Texts = Iterable[str]
-_IN_SUMMARY = 3  # bars
-# characters of a bar's name, where there is room and where not
+_IN_SUMMARY = 3  # number of bars in the summary
+# The most characters of the name of a bar, on a wide and on a narrow screen.
 _WIDE = 62
 _NARROW = 40
-_IN_WORDS = 60  # characters of a name in a sentence
+_IN_WORDS = 60  # the most characters of a name in the summary
 
 _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
-#: What makes up the total time: row of `gpu_timeline`, its name on the page.
+#: The parts of the total time: `type` in `gpu_timeline` → name on the page.
 TIMELINE_PIECES = {
     "computation_time": "Computation",
     "exposed_comm_time": "Exposed communication",
     "exposed_memcpy_time": "Exposed memory copies",
     "idle_time": "Idle",
 }
-#: The same where not all of the wall time is analyzed; together the wall time.
+#: The parts of the wall time if not all of it is analyzed.
 _ANALYZED_PIECES = {
     "analyzed_computation_time": "Computation",
     "analyzed_exposed_comm_time": "Exposed communication",
@@ -58,12 +58,13 @@ _ANALYZED_PIECES = {
     "warm_up_time": "Warm-up",
     "not_recorded_time": "Not recorded",
 }
+#: The parts of the idle time if the table divides it.
 _SPLIT_IDLE = {
     "micro_idle_time": "Idle, short gaps",
     "macro_idle_time": "Idle, long gaps",
 }
 
-#: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
+#: The `meta` of a trace, or the `name` of an annotation, that disappears if any piece is hidden.
 WHOLE = "whole"
 _HOVER = "%{customdata}<extra></extra>"
 _AXIS = {
@@ -82,7 +83,7 @@ _BOX = {
     "font": {"color": "#ffffff", "size": 12},
 }
 _BESIDE = {"showarrow": False, "xanchor": "left", "yanchor": "bottom"}
-#: What all figures have in common: a template of plotly.
+#: The look of all charts, as a template of plotly.
 LOOK = {
     "data": {
         "bar": [{"hovertemplate": _HOVER, "marker": {"line": {"width": 0}}}],
@@ -91,7 +92,7 @@ LOOK = {
     "layout": {
         "barmode": "stack",
         "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
-        "showlegend": False,  # it stands above the chart, in HTML
+        "showlegend": False,  # the legend is above the chart, in HTML
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": _FONT, "size": 12},
@@ -106,66 +107,83 @@ LOOK = {
 #: The title of a time axis.
 MS_SINCE_FIRST_EVENT = {"text": "ms since the first event"}
 _EDGE = {"width": 1, "color": "#ffffff"}
-#: The marker of what stands out.
+#: The marker of points that stand out.
 MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
-#: Pixels from which on there is room for names beside bars, and for longer names.
+#: From these widths in pixels on, names fit beside bars, and longer names fit.
 _NARROW_ENDS = 640
 _WIDE_BEGINS = 980
-# pixels: of a page, of a character, of a number's tick
-_NARROWEST = 360
-_DIGIT = 7.2
-_TICK = 80
+_NARROWEST = 360  # width of the narrowest page, pixels
+_CHARACTER_WIDTH = 7.2  # pixels
+_TICK = 80  # room for a number at an axis, pixels
 
 
 def spec_of(
     data: Sequence[Plotly], layout: Plotly, rooms: Callable[[int], Plotly] | None = None
 ) -> Plotly:
-    """What the script hands to plotly; `rooms` makes the layout that hangs on the width, in px."""
-    fitting = []
+    """Return the data of a chart for the script of the page.
+
+    Args:
+        data: the traces of plotly.
+        layout: the layout for all widths.
+        rooms: returns the part of the layout that depends on the width, given the width in pixels.
+    """
+    layouts_by_width = []
     axis_of_all = layout.get("xaxis", {})
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
         room = max(least, _NARROWEST)
         layout_of_room = rooms(room) if rooms else {}
         axis_of_room = layout_of_room.get("xaxis", {})
         axis = {"nticks": room // _TICK, **axis_of_all, **axis_of_room}
-        fitting.append({"from": least, **layout_of_room, "xaxis": axis})
-    return {"data": data, "layout": layout, "rooms": fitting}
+        layouts_by_width.append({"from": least, **layout_of_room, "xaxis": axis})
+    return {"data": data, "layout": layout, "rooms": layouts_by_width}
 
 
 def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plotly:  # noqa: ANN401
-    """A trace of plotly; `hidden_by` is a place in the legend, `WHOLE`, or none."""
+    """Return a trace of plotly.
+
+    Args:
+        kind: the type of trace.
+        hidden_by: the index of the piece in the legend that hides the trace, `WHOLE` if any piece
+            does, or None.
+        parts: further properties of the trace.
+    """
     return {"type": kind, "meta": hidden_by, **parts}
 
 
 def is_narrow(room: int) -> bool:
-    """Return True if names have no room beside what they name."""
+    """Return True if a width in pixels has no room for names beside bars."""
     return room < _NARROW_ENDS
 
 
 def text_width(texts: Iterable[str]) -> float:
-    """About the pixels that the widest of some texts takes, none for none."""
+    """Return the approximate width of the widest text, pixels; 0 without texts."""
     widths = [len(unescape(text)) for text in texts]
-    return _DIGIT * max(widths, default=0)
+    return _CHARACTER_WIDTH * max(widths, default=0)
 
 
 @dataclass(frozen=True)
 class Figure:
     """A chart of the page."""
 
-    key: str  #: its id in the page
-    title: str  #: what it shows
-    summary: str  #: its largest parts in words, for those who do not see it
-    #: name and color (CSS) of the pieces, in their order; none when bars are whole
+    key: str  #: the id of the chart in the page
+    title: str  #: what the chart shows
+    summary: str  #: the largest parts in words, for readers who cannot see the chart
+    #: name and color (CSS) of each piece in order; empty if bars are not divided
     legend: list[tuple[str, str]]
-    sheet: str  #: the table that holds its numbers
-    spec: Plotly  #: what `spec_of` gives
-    #: what it shows as rows of texts, with a header, where no table has it so
+    sheet: str  #: the table with the numbers of the chart
+    spec: Plotly  #: the result of `spec_of`
+    #: the numbers of the chart as rows of texts with a header, if no table has them
     numbers: Sequence[Sequence[str]] = ()
 
 
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
-    """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
-    # pieces have names
+    """Draw the table of a chart, with a bar for each row and a piece for each column.
+
+    Args:
+        chart: the chart.
+        table: the sums that `chart_table` returned.
+    """
+    # A stacked chart without names of pieces has a single piece.
     is_stacked = chart.kind == "stacked" and list(table.columns) != [""]
     unnamed = "(all)" if is_stacked else "(none)"
     labels = [label if label.strip() else unnamed for label in table.index]
@@ -180,7 +198,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     symbol = "ms" if factor else unit.symbol
     table = table * (factor or 1.0)
     sums = table.sum(axis=1).tolist()
-    # Shares are of a whole, which differences do not add up to.
+    # Amounts have shares only of a sum without negative parts.
     has_whole = chart.has_shares and min(table.min(), default=0.0) >= 0
     whole = sum(sums) if has_whole else 0.0
     longest = max(map(abs, sums), default=0.0)
@@ -201,7 +219,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
             hover=hover,
         )
         pieces.append(piece)
-    ends = []  # in the unit of the axis
+    ends = []  # the texts at the ends of bars, in the unit of the axis
     for amount in sums:
         end = _end_of_bar(
             amount=amount, scale=scale, axis=axis, whole=whole, signed=unit.signed
@@ -232,7 +250,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
 
 
 def _bar_colors(chart: Chart, labels: Sequence[str]) -> list[str]:
-    """The color of each whole bar: a name has none of its own, unless it is a category's."""
+    """Return the color of each bar: of its category, or the same color for all other names."""
     is_of_categories = "category" in chart.label_column
     colors = []
     for label in labels:
@@ -244,7 +262,7 @@ def _bar_colors(chart: Chart, labels: Sequence[str]) -> list[str]:
 def _end_of_bar(
     amount: float, scale: float, axis: str, whole: float, *, signed: bool
 ) -> str:
-    """Return what stands at the end of a bar: its amount in the unit of the axis, its share."""
+    """Return the text at the end of a bar: its amount in the unit of the axis, and its share."""
     sign = "+" if signed and amount > 0 else ""
     text = f"{sign}{number_text(amount * scale)}\u00a0{axis}".rstrip()
     if not whole:
@@ -259,7 +277,15 @@ def bar_piece(
     hover: Sequence[str],
     inside: Iterable[str] = (),
 ) -> Plotly:
-    """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
+    """Return the drawing of one piece of all bars.
+
+    Args:
+        place: the index of the piece in the legend.
+        values: the length of the piece in each bar.
+        color: the color of the piece, or of each bar.
+        hover: the text beside the pointer for each bar, escaped already.
+        inside: the text in each bar, which is escaped here.
+    """
     inside_texts = [plotly_text(text) for text in inside]
     marker = {
         "color": color,
@@ -272,7 +298,7 @@ def bar_piece(
         "bar",
         place,
         orientation="h",
-        # a bar of no length would have an outline
+        # None instead of 0, because a bar of length 0 would have an outline.
         x=[value or None for value in values],
         y=list(range(len(values))),
         customdata=hover,
@@ -285,12 +311,20 @@ def bar_piece(
 def bars_spec(
     pieces: Sequence[Plotly], wide: _Texts, narrow: _Texts, ends: _Texts, axis: str
 ) -> Plotly:
-    """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
+    """Return the data of a chart of bars.
+
+    Args:
+        pieces: the pieces of the bars, from `bar_piece`.
+        wide: the names of the bars on a wide screen.
+        narrow: the shorter names on a narrow screen.
+        ends: the texts at the ends of the bars.
+        axis: the unit of the axis.
+    """
     lengths_of_bars = zip(*(piece["x"] for piece in pieces), strict=True)
     sums = [sum(filter(None, lengths), 0.0) for lengths in lengths_of_bars]
     rows = list(range(len(sums)))
     texts_at_ends = [plotly_text(end) for end in ends]
-    # true of whole bars only
+    # The texts are right only while all pieces are visible.
     at_ends = trace(
         "scatter",
         WHOLE,
@@ -333,7 +367,7 @@ def bars_spec(
 def _bars_layout(
     names: Sequence[str], rows: Sequence[int], right_margin: float, *, above: bool
 ) -> Plotly:
-    """The layout of bars with their names beside them, or above them where it is narrow."""
+    """Return the layout of bars with their names beside or above them."""
     names_above = []
     if above:
         for row, name in enumerate(names):
@@ -360,7 +394,7 @@ def _bars_layout(
 def _numbers(
     chart: Chart, table: pd.DataFrame, axis: str, scale: float
 ) -> list[list[str]]:
-    """What bars and their pieces are, in the unit of the axis."""
+    """Return the bars and their pieces as rows of texts with a header, in the unit of the axis."""
     column_names = [str(name) for name in table.columns]
     pieces = [name for name in column_names if is_name(name) or name.startswith("(")]
     if len(pieces) < 2:
@@ -376,7 +410,7 @@ def _numbers(
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
-    """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
+    """Draw the parts of each device's time in percent, from the table `gpu_timeline`."""
     of_devices = frame
     if "device" not in frame:
         of_devices = frame.assign(device=-1)
@@ -420,7 +454,7 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         )
         pieces.append(piece)
         legend.append((name, color))
-        # Of several devices from which to which share they reach.
+        # For several devices, the text has the smallest and the largest share.
         least = percent_text(min(shares))
         most = percent_text(max(shares))
         range_text = least if least == most else f"{least} to {most}"
@@ -443,15 +477,15 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
 
 
 def _by_device(values: pd.Series, kinds: list[str], devices: list[int]) -> pd.DataFrame:
-    """The values of a row of the timeline and a device: a column a kind, a row a device."""
+    """Return values as a table with a row for each device and a column for each `type`."""
     by_kind = values.unstack().reindex(index=kinds, columns=devices)
     return by_kind.fillna(0.0).T
 
 
 def _of_wall_time(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the timeline with the pieces of the wall time in percent of it.
+    """Return the parts of the wall time as percentages of the wall time.
 
-    The wall time takes the place of `total_time`.
+    The row `total_time` is the wall time.
     """
     pieces = frame[frame["type"].isin(list(_ANALYZED_PIECES))]
     wall_ms = pieces.groupby("device")["time ms"].sum()
@@ -462,17 +496,18 @@ def _of_wall_time(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
-    """Choose the unit of an axis: its name, and the factor to it."""
+    """Return the unit of an axis, and the factor to convert numbers to it."""
     if unit != "ms":
         return unit, 1.0
     if 0 < longest < 1:
         return "µs", 1e3
-    if longest >= 10_000:  # up to four digits
+    if longest >= 10_000:  # numbers at the axis have at most four digits
         return "s", 1e-3
     return unit, 1.0
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
+    """Return the largest bars with their shares as text; empty without a whole."""
     if not whole:
         return ""
     named = [
@@ -488,11 +523,12 @@ def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
     return ", ".join(texts)
 
 
-LABEL = 120  # characters
+#: The most characters of a label in a tree.
+LABEL = 120
 
 
 def gpu_work_in_words(sums: pd.Series) -> str:
-    """How much there is, and the largest parts of it; `sums`: ns by name."""
+    """Return the sum and the largest parts of GPU work as text, from ns by name."""
     total = int(sums.sum())
     parts = []
     for name, ns in sums.head(_IN_SUMMARY).items():

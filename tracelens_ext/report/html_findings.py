@@ -17,9 +17,11 @@ from tracelens_ext.report.report import Answer
 from tracelens_ext.report.simple_markdown import html_of
 from tracelens_ext.text import with_units_attached
 
-_MOST = 6
-_IN_CARD = ("confidence", "advice", "snippet")
-_PLACE = 90  # characters of a name
+_MOST_CARDS = 6
+#: Columns that a card shows as they are.
+_COLUMNS_OF_CARD = ("confidence", "advice", "snippet")
+_PLACE_CHARACTERS = 90  # the most characters of the name of a place
+#: A Python frame such as `train.py(12): step`.
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
 
@@ -29,10 +31,16 @@ def finding_cards(
     source_url: str = "",
     explanations: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """Return what the page's template shows of the findings: a heading, cards, how many more.
+    """Return the heading, the cards and the number of further findings for the page's template.
 
-    Nothing without the answer of the sheet. Details are texts by kind of place, or `evidence`, each
-    with the address of its source: `source_url`, with `{path}` and `{line}`; empty if nowhere.
+    The result is empty if the report has no answer from the table of findings.
+
+    Args:
+        sheets: the tables of the report.
+        answers: the answers of the report.
+        source_url: the address of a line of Python code, with `{path}` and `{line}`; empty for no
+            links.
+        explanations: id of a finding → what it means, in Markdown.
     """
     for answer in answers:
         if answer.sheet != "findings":
@@ -40,12 +48,14 @@ def finding_cards(
         rows = sheets[answer.sheet].to_dict("records")
         details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
         cards = []
-        for row in rows[:_MOST]:
-            card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
+        for row in rows[:_MOST_CARDS]:
+            card: dict[str, object] = {
+                name: cleaned(row[name]) for name in _COLUMNS_OF_CARD
+            }
             card["id"] = cleaned(row["finding"])
             card["title"] = with_units_attached(cleaned(row["title"]))
             card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
-            card["place"] = elided(row["largest_place"], _PLACE)
+            card["place"] = elided(row["largest_place"], _PLACE_CHARACTERS)
             card["sheet"] = answer.linked(row["see"], sheets)
             explanation = (explanations or {}).get(str(row["finding"]), "")
             card["explanation"] = html_of(explanation)
@@ -57,21 +67,21 @@ def finding_cards(
 
 
 class _FindingDetail(NamedTuple):
-    """A place of a finding, or a piece of its evidence, and the address of its source."""
+    """A place of a finding, or a piece of evidence."""
 
     text: str
-    address: str
+    address: str  #: the address of the source code; empty for none
 
 
 _DETAIL_COLUMNS = ["kind", "name", "amount", "unit", "count", "see"]
 
 
 def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[_FindingDetail]]:
-    """Return the details of a finding by their kind."""
+    """Return the details of a finding by kind of place, or `evidence`."""
     details: defaultdict[str, list[_FindingDetail]] = defaultdict(list)
     rows = table.reindex(columns=_DETAIL_COLUMNS).to_numpy().tolist()
     for kind, name, amount, unit, count, see in rows:
-        text = f"{elided(name, _PLACE)}: {amount_text(amount, unit, 0.0)}"
+        text = f"{elided(name, _PLACE_CHARACTERS)}: {amount_text(amount, unit, 0.0)}"
         if not math.isnan(count):
             text += f" (×{count:,.0f})"
         if see:
@@ -97,17 +107,14 @@ def _source(frame: str, source_url: str) -> str:
 
 
 def check_source_url(url: str) -> None:
-    """Refuse what is no place of sources."""
+    """Raise a UsageError for an address that cannot lead to lines of source code."""
     from urllib.parse import urlsplit
 
     with suppress(ValueError):
-        scheme, place, *_ = urlsplit(url)
-        if (
-            scheme in ("http", "https")
-            and place
-            and "{" not in place
-            and "{path}" in url
-        ):
+        parts = urlsplit(url)
+        has_host = bool(parts.netloc) and "{" not in parts.netloc
+        is_web_address = parts.scheme in ("http", "https") and has_host
+        if is_web_address and "{path}" in url:
             return
     raise UsageError(
         f"--source-url {url!r}: give an address such as "

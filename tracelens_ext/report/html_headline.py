@@ -17,20 +17,19 @@ from tracelens_ext.report.html_texts import (
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 
-# characters of a name in a card; no bar is summed with others
-_NAME = 64
-_ALL = 1_000_000_000
+_NAME_CHARACTERS = 64  # the most characters of a name in a card
+_ALL_BARS = 1_000_000_000  # no bar is summed with others
 
 _OPERATION_COLOR = "#5b6472"
 
 
 class _TimeSource(NamedTuple):
-    """Where the time of an operation or a category stands."""
+    """A table with times of operations, kernels or categories."""
 
-    sheet: str  #: the table
+    sheet: str  #: the name of the table
     names: str  #: the column of names
     times: str  #: the column of times
-    whole: str  #: what all times are
+    whole: str  #: the sum of all times, in words
 
 
 _OPERATION_TIMES = (
@@ -71,7 +70,7 @@ _KERNEL_TIMES = (
         "kernel_summary", "Kernel name", "Kernel duration (µs)_sum", "GPU time"
     ),
 )
-#: What launches kernels where no operation is around it.
+#: Names of API calls that launch kernels, which stand for a missing operation.
 _API_CALL = re.compile(r"(cuda|cu|hip)[A-Z]\w*$")
 _CATEGORY_TIMES = (
     _TimeSource(
@@ -90,17 +89,17 @@ _CATEGORY_TIMES = (
 
 
 class Card(NamedTuple):
-    """A number of the headline."""
+    """A card with a number or a name."""
 
-    label: str  #: what it is
-    value: str  #: the number or the name
-    detail: str  #: what stands below it
-    color: str  #: of its edge, the one that the charts use for it
-    full: str = ""  #: the whole name when `value` is elided
+    label: str  #: what the number or name is
+    value: str  #: the number or name
+    detail: str  #: the text below the value
+    color: str  #: the color of the edge, which charts use for the same thing
+    full: str = ""  #: the full name if `value` may be shortened
 
 
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
-    """Return the numbers that the tables allow, the most telling first."""
+    """Return the cards for which the report has tables, the most important first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
     category = _largest(sheets, _CATEGORY_TIMES)
     if category is not None:
@@ -117,16 +116,16 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
 
 
 class _Largest(NamedTuple):
-    """The name that has the largest sum, and what that is."""
+    """The name with the largest sum of times."""
 
     name: str
-    detail: str
+    detail: str  #: the sum and its share, in words
 
 
 def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
     return Card(
         label=label,
-        value=elided(largest.name, _NAME),
+        value=elided(largest.name, _NAME_CHARACTERS),
         detail=largest.detail,
         color=color,
         full=largest.name,
@@ -134,14 +133,18 @@ def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
 
 
 def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
-    """Sum the timeline of all devices; a percentage is of the sum of their total times."""
+    """Return the cards about the timeline of all devices together.
+
+    Percentages are shares of the total time of all devices, or of their analyzed time if not all
+    time is analyzed.
+    """
     if frame is None or not {"type", "time ms"} <= set(frame.columns):
         return []
     analyzed = analyzed_rows(frame)
     sums = frame.groupby("type")["time ms"].sum()
     if len(analyzed):
-        of_analyzed = analyzed.groupby("type")["time ms"].sum()
-        sums = pd.concat([sums.drop(of_analyzed.index), of_analyzed])
+        analyzed_sums = analyzed.groupby("type")["time ms"].sum()
+        sums = pd.concat([sums.drop(analyzed_sums.index), analyzed_sums])
     times = {str(kind): float(time) for kind, time in sums.items()}
     total = times.get("total_time", 0.0)
     if not total or "busy_time" not in times:
@@ -151,7 +154,7 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         together = f" of {frame['device'].nunique()} GPUs together"
     prefix = ""
     if times.get("analyzed_time"):
-        # Shares of what was not recorded would say nothing of the GPU.
+        # Time that was not recorded tells nothing about the GPU.
         prefix = "analyzed_"
         total = times["analyzed_time"]
     busy = times[f"{prefix}busy_time"]
@@ -162,11 +165,11 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     of_communication = "no communication in the trace"
     if communication:
         of_communication = f"{text(exposed)} of {text(communication)} communication"
-    return [
+    cards = [
         Card(
             label="GPU busy",
             value=percent_text(100.0 * busy / total),
-            detail=f"{text(busy)} of {text(total)}{together}{_of_what(prefix)}",
+            detail=f"{text(busy)} of {text(total)}{together}{_analyzed_words(prefix)}",
             color=color_of("computation_time"),
         ),
         Card(
@@ -181,34 +184,32 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
             detail=f"{text(idle)} without GPU work{together}",
             color=color_of("idle_time"),
         ),
-        *_set_aside_cards(times),
     ]
+    return cards + _cards_of_time_not_analyzed(times)
 
 
-def _of_what(prefix: str) -> str:
-    if not prefix:
-        return ""
-    return " of analyzed time"
+def _analyzed_words(prefix: str) -> str:
+    return " of analyzed time" if prefix else ""
 
 
-def _set_aside_cards(times: Mapping[str, float]) -> list[Card]:
-    """Return a card about what is not analyzed, if there is any."""
-    set_aside = {
+def _cards_of_time_not_analyzed(times: Mapping[str, float]) -> list[Card]:
+    """Return a card about time that is not analyzed; empty if all time is analyzed."""
+    not_analyzed = {
         "not recorded": times.get("not_recorded_time", 0.0),
         "warm-up": times.get("warm_up_time", 0.0),
     }
-    whole = sum(set_aside.values())
-    if not whole:
+    total = sum(not_analyzed.values())
+    if not total:
         return []
-    wall = whole + times["analyzed_time"]
+    wall_time = total + times["analyzed_time"]
     words = [
-        f"{duration_text(time)} {name}" for name, time in set_aside.items() if time
+        f"{duration_text(time)} {name}" for name, time in not_analyzed.items() if time
     ]
     return [
         Card(
             "Not analyzed",
-            percent_text(100.0 * whole / wall),
-            f"{', '.join(words)} of {duration_text(wall)}",
+            percent_text(100.0 * total / wall_time),
+            f"{', '.join(words)} of {duration_text(wall_time)}",
             color_of("not_recorded_time"),
         )
     ]
@@ -217,9 +218,9 @@ def _set_aside_cards(times: Mapping[str, float]) -> list[Card]:
 def _largest(
     sheets: Mapping[str, pd.DataFrame], sources: Iterable[_TimeSource]
 ) -> _Largest | None:
-    """Return the name with the largest sum in the first table that has one.
+    """Return the name with the largest sum of times in the first table of the report.
 
-    `(unlinked)` and its like are no names.
+    Labels such as `(unlinked)` do not count as names. The result is None without any name.
     """
     for source in sources:
         chart = Chart(
@@ -227,7 +228,7 @@ def _largest(
             sheet=source.sheet,
             label_column=source.names,
             value_column=source.times,
-            top=_ALL,
+            top=_ALL_BARS,
         )
         if source.sheet not in sheets or not chart.fits(sheets[source.sheet]):
             continue

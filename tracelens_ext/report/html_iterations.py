@@ -1,9 +1,10 @@
-"""The charts of iterations: an upright bar an iteration, in order of time, and the odd ones marked.
+"""The charts of iterations: a vertical bar for each iteration, with marks on unusual ones.
 
-A bar is the GPU time of what the iteration launched and the idle time in it; a line across it shows
-its wall time, which differs where the GPU runs behind the host. Of thousands a bar is the mean of
-several in a row; every odd iteration keeps a mark at its own height. Where a few are far longer
-than the rest (the first one compiles), the axis ends below them, and they say how far they reach.
+A bar is the GPU time of the work that the iteration launched, plus the idle time in the iteration.
+A line across the bar shows the wall time, which differs if the GPU runs behind the host. With very
+many iterations, a bar is the mean of several in a row, but each unusual ("odd") iteration has a
+mark at its own height. If a few iterations are far longer than the rest (the first one often
+compiles), the axis ends below their tops, and a text tells their height.
 """
 
 from __future__ import annotations
@@ -35,37 +36,40 @@ _TIMES_TITLE = "Iterations"
 _CATEGORIES_TITLE = "Iterations by category"
 Float64Array = npt.NDArray[np.float64]
 
-# the last of processes and devices
 MOST_BARS = 240
 _MOST_MARKS = 200
-_MOST_FIGURES = 4
-# odd iterations, categories, characters
-_IN_SUMMARY = 3
-_IN_HOVER = 6
-_TITLE = 60
-#: A bar is cut when it is so many times the median, and the axis ends at so many.
+_MOST_FIGURES = 4  # of processes and devices
+_IN_SUMMARY = 3  # number of odd iterations in the summary
+_IN_HOVER = 6  # number of categories beside the pointer
+_TITLE = 60  # the most characters of a name
+#: If a bar is more than 6 times as high as the median, the axis ends at 3 times the median.
 _FAR_BEYOND = 6.0
 _AXIS_ENDS = 3.0
-_ABOVE = 1.08  # of the highest bar: room for what stands on it
-# that are narrower than their places; pixels
-_FEW_BARS = 12
-_RIGHT = 12
-#: Pixels of the lines of wall time: the one behind has the page's color, so that the other is seen
-#: on any.
+_ABOVE = 1.08  # the axis reaches this much higher than the highest bar
+_FEW_BARS = 12  # fewer bars than this are narrower
+_RIGHT = 12  # margin, pixels
+#: The widths in pixels of the two lines for the wall time. The one behind has the color of the
+#: page, so that the other one is visible on any color.
 _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
-#: Wall time in the legend, as CSS has it: a line in the color of the page's text.
+#: The look of the wall time in the legend, in CSS: a line in the color of texts.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
     f"{kind}_ms": (name, color_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
 }
-#: What the names of the columns of categories end in; so do those of other times.
+#: How columns of categories end. Columns of other times end so, too.
 _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", "launched_time_ms"} | set(_TIMES)
 
 
 def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
-    """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
+    """Draw the iterations by kind of time and by category, for each process and device.
+
+    At least two whole iterations are needed.
+
+    Args:
+        frame: the table `iterations`.
+    """
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
     parts: list[tuple[Any, pd.DataFrame]] = [((), whole)]
@@ -85,7 +89,7 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
 
 
 def _figure_of_times(frame: pd.DataFrame, where: str, number: int) -> plot.Figure:
-    """Draw the parts of the wall time that occur."""
+    """Draw the kinds of time that occur in the iterations."""
     times = _numbers(frame, list(_TIMES))
     occurs: list[bool] = [bool(ms.any()) for ms in times]
     legend = list(compress(_TIMES.values(), occurs))
@@ -102,7 +106,7 @@ def _figure_of_times(frame: pd.DataFrame, where: str, number: int) -> plot.Figur
 def _figure_by_category(
     frame: pd.DataFrame, where: str, number: int
 ) -> plot.Figure | None:
-    """Draw the time of each category, the longest first; those beyond a dozen are one piece."""
+    """Draw the time of each category, the longest first; the shortest ones are one piece."""
     columns = [name for name in map(str, frame.columns) if _is_category_time(name)]
     categories = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
     longest = ranked(
@@ -128,30 +132,37 @@ def _is_category_time(column: str) -> bool:
 
 
 def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
-    """The numbers of columns, a row each, (k, n); 0 for what is missing."""
+    """Return k columns of n numbers as a matrix, (k, n); missing values are 0."""
     values: Float64Array = frame[list(columns)].to_numpy(dtype=np.float64).T
     return np.where(np.isfinite(values), values, 0.0)
 
 
 @dataclass(frozen=True)
 class _Bars:
-    """What the chart shows; of many iterations a bar is the mean of several in a row."""
+    """The b bars of a chart, each the mean of one iteration or several in a row."""
 
-    per_bar: int  #: iterations of a bar; the last bar may have fewer
-    names: list[Sequence[str]]  #: the iterations of each bar, (b,)
-    heights: Float64Array  #: ms, (b,)
-    walls: Float64Array  #: mean wall time, ms, (b,)
-    parts: Float64Array  #: ms by piece of the legend, (k, b)
+    per_bar: int  #: number of iterations of a bar; the last bar may have fewer
+    names: list[Sequence[str]]  #: the names of the iterations of each bar, (b,)
+    heights: Float64Array  #: height of each bar, ms, (b,)
+    walls: Float64Array  #: mean wall time of each bar, ms, (b,)
+    parts: Float64Array  #: the k pieces of each bar, ms, (k, b)
 
     @classmethod
     def of(
         cls, labels: Sequence[str], wall: Float64Array, times: Float64Array
     ) -> _Bars:
-        """Average iterations, (n,), with times of (k, n), so that there are not too many bars."""
+        """Average n iterations, so that there are not too many bars.
+
+        Args:
+            labels: the name of each iteration, (n,).
+            wall: the wall time of each iteration, ms, (n,).
+            times: the k pieces of each iteration, ms, (k, n).
+        """
         per_bar = math.ceil(len(wall) / MOST_BARS)
         starts = np.arange(0, len(wall), per_bar)
         counts = np.diff(np.append(starts, len(wall)))
-        rows = np.stack([times.sum(axis=0), wall, *times])
+        rows = np.vstack([times.sum(axis=0), wall, times])
+        # The sums from each start to the next one, divided by the number of iterations there.
         means: Float64Array = np.add.reduceat(rows, starts, axis=1) / counts
         return cls(
             per_bar=per_bar,
@@ -170,7 +181,16 @@ def _figure(
     number: int,
     title: str,
 ) -> plot.Figure:
-    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and color."""
+    """Draw the iterations of a process and device.
+
+    Args:
+        frame: the rows of `iterations`, (n,).
+        legend: the name and color of each piece, (k,).
+        times: the pieces of each iteration, ms, (k, n).
+        where: the process and device in words; empty if there is only one.
+        number: the index of the process and device.
+        title: the title of the chart.
+    """
     by_category = title == _CATEGORIES_TITLE
     labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
@@ -182,7 +202,7 @@ def _figure(
     sums = times.sum(axis=0)
     odd = _odd(frame, by_category=by_category)
     median = float(np.median(sums))
-    odd_by_distance = sorted(odd, key=lambda place: -abs(sums[place] - median))
+    odd_by_distance = sorted(odd, key=lambda index: -abs(sums[index] - median))
     ceiling = _ceiling(np.maximum(bars.heights, wall_lines), sums[list(odd)])
     axis, scale = plot.axis_of("ms", ceiling)
     gap = 0.4 if len(bars.heights) < _FEW_BARS else 0.14
@@ -194,7 +214,7 @@ def _figure(
         data += _wall_lines(heights=drawn_walls, piece=len(legend), reach=reach)
     data.append(
         _marks_of_odd(
-            odd={place: odd[place] for place in sorted(odd_by_distance[:_MOST_MARKS])},
+            odd={index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])},
             labels=labels,
             wall=wall,
             tops=(np.minimum(sums, ceiling) + 0.025 * ceiling) * scale,
@@ -214,7 +234,7 @@ def _figure(
         },
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    cut_bars = _ends(bars.heights, wall_lines, ceiling)
+    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, wall_lines, ceiling)
     full_legend = [(elided(name, _TITLE), color) for name, color in legend]
     if not by_category:
         full_legend.append(("Wall time", _LINE))
@@ -237,13 +257,15 @@ def _figure(
         legend=full_legend,
         sheet="iterations",
         spec=plot.spec_of(
-            data=data, layout=layout, rooms=_rooms(labels, bars.per_bar, cut_bars)
+            data=data,
+            layout=layout,
+            rooms=_rooms(labels, bars.per_bar, texts_of_cut_bars),
         ),
     )
 
 
 def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotly]:
-    """The pieces of the bars, one trace each."""
+    """Return the pieces of the bars, one trace for each piece."""
     traces = []
     pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
     for place, ((_, color), heights) in enumerate(pieces):
@@ -265,7 +287,15 @@ def _marks_of_odd(
     tops: Float64Array,
     per_bar: int,
 ) -> plot.Plotly:
-    """A mark above each odd iteration, at its own height, that says in what it is odd."""
+    """Return marks above odd iterations, with the columns in which they are odd beside the pointer.
+
+    Args:
+        odd: index of an iteration → the columns in which it is odd.
+        labels: the names of all iterations.
+        wall: the wall times of all iterations, ms.
+        tops: the heights of marks for all iterations.
+        per_bar: the number of iterations of a bar.
+    """
     hover = []
     for place, columns in odd.items():
         name = plotly_lines(labels[place])
@@ -284,7 +314,7 @@ def _marks_of_odd(
 
 
 def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
-    """Unseen bars over the whole height, which say what each bar is."""
+    """Return invisible bars over the whole height, with texts about the bars beside the pointer."""
     pieces = [name for name, _ in legend]
     hover = []
     for names, wall, times in zip(bars.names, bars.walls, bars.parts.T, strict=True):
@@ -300,7 +330,7 @@ def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
 
 
 def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
-    """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
+    """Return the end of the axis, ms: above all bars, unless a few are far higher than the rest."""
     highest = float(np.append(heights, of_marks).max())
     median = float(np.median(heights))
     if highest > _FAR_BEYOND * median > 0:
@@ -309,7 +339,7 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
-    """Lines across each bar, a little wider; the style sheet gives the colors."""
+    """Return lines across the bars, which are slightly wider; the style sheet has their colors."""
     x: list[float | None] = []
     y: list[float | None] = []
     for bar, height in enumerate(heights.tolist()):
@@ -325,14 +355,14 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
 
 
 def _rooms(
-    labels: Sequence[str], per_bar: int, ends: Sequence[str]
+    labels: Sequence[str], per_bar: int, texts_of_cut_bars: Sequence[str]
 ) -> Callable[[int], plot.Plotly]:
-    """The layout by the width, in px; `ends`: what stands on bars of `per_bar` iterations."""
+    """Return the function that returns the layout for a width in pixels."""
     names_of_iterations, axis_title = _numbered(labels)
     names = names_of_iterations[::per_bar]
-    cut_bars = [plotly_text(end) for end in ends]
+    texts_above = [plotly_text(text) for text in texts_of_cut_bars]
     title = plotly_text(elided(axis_title, _TITLE))
-    top_margin = 22 if any(ends) else 12
+    top_margin = 22 if any(texts_above) else 12
 
     def room_for(room: int) -> plot.Plotly:
         is_narrow = plot.is_narrow(room)
@@ -340,7 +370,7 @@ def _rooms(
         width = room - left_margin - _RIGHT
         width_of_names = len(names) * (plot.text_width(names) + 14)
         every = max(1, math.ceil(width_of_names / width))
-        edge = max(0.2, len(names) * 0.015)  # in bars
+        edge = max(0.2, len(names) * 0.015)  # space beside the bars, in bars
         return {
             "height": 210 if is_narrow else 260,
             "margin": {"l": left_margin, "r": _RIGHT, "t": top_margin, "b": 42},
@@ -353,32 +383,37 @@ def _rooms(
                 "tickangle": 0,
                 "title": {"text": title},
             },
-            "annotations": _annotations(cut_bars, width),
+            "annotations": _annotations(texts_above, width),
         }
 
     return room_for
 
 
-def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
-    """How high the bars are that the axis cuts; of neighbors without room for both, the first."""
-    texts = list(ends) + ["1,234.56 ms"]
+def _annotations(texts_above: Sequence[str], width: int) -> list[plot.Plotly]:
+    """Return the texts above bars that the axis cuts, without those that would overlap.
+
+    Args:
+        texts_above: the text of each bar; empty for bars that are not cut.
+        width: the width of all bars, pixels.
+    """
+    texts = list(texts_above) + ["1,234.56 ms"]
     widest = plot.text_width(texts) + 10
-    apart = widest * len(ends) / width  # in bars
+    apart = widest * len(texts_above) / width  # least distance of two texts, in bars
     annotations: list[plot.Plotly] = []
-    for bar, end in enumerate(ends):
-        if not end:
+    for bar, text in enumerate(texts_above):
+        if not text:
             continue
         if annotations and bar - annotations[-1]["x"] < apart:
             continue
         anchor = "center"
         if bar < apart / 2:
             anchor = "left"
-        elif bar > len(ends) - apart / 2:
+        elif bar > len(texts_above) - apart / 2:
             anchor = "right"
         annotations.append(
             {
                 "name": plot.WHOLE,
-                "text": f"↑ {end}",
+                "text": f"↑ {text}",
                 "x": bar,
                 "y": 1,
                 "xanchor": anchor,
@@ -388,36 +423,45 @@ def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
     return annotations
 
 
-def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
-    """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
-    ends = []
+def _texts_of_cut_bars(
+    heights: Float64Array, walls: Float64Array, ceiling: float
+) -> list[str]:
+    """Return the height of each bar that the axis cuts, or its wall time if only that is cut.
+
+    The text is empty for all other bars.
+    """
+    texts = []
     bars = zip(heights.tolist(), walls.tolist(), strict=True)
     for height, wall in bars:
-        end = ""
+        text = ""
         if height > ceiling:
-            end = duration_text(height)
+            text = duration_text(height)
         elif wall > ceiling:
-            end = f"wall time {duration_text(wall)}"
-        ends.append(end)
-    return ends
+            text = f"wall time {duration_text(wall)}"
+        texts.append(text)
+    return texts
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
-    """Return the columns of the chart in which iterations are odd, by place of the iteration."""
+    """Return index of an odd iteration → the columns of the chart in which it is odd."""
     odd = {}
-    for place, text in enumerate(frame["odd"].tolist()):
+    for index, text in enumerate(frame["odd"].tolist()):
         columns = [
             column
             for column in str(text or "").split(", ")
             if column and _is_category_time(column) == by_category
         ]
         if columns:
-            odd[place] = ", ".join(columns)
+            odd[index] = ", ".join(columns)
     return odd
 
 
 def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
-    """What stands below each bar, and what that is: `5` and `ProfilerStep#`; else places."""
+    """Return the label below each bar, and the title of the axis.
+
+    Names such as `ProfilerStep#5` have the labels `5` and the title `ProfilerStep#`. Other names
+    have their positions as labels, from 1 on.
+    """
     numbers = []
     names = set()
     for label in labels:
@@ -427,16 +471,16 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
             numbers.append(match[2])
     if len(numbers) == len(labels) and len(names) == 1:
         return numbers, names.pop()
-    places = [str(place) for place in range(1, len(labels) + 1)]
+    positions = [str(position) for position in range(1, len(labels) + 1)]
     if len(set(labels)) == 1:
-        return places, labels[0]
-    return places, "iteration, in order of time"
+        return positions, labels[0]
+    return positions, "iteration, in order of time"
 
 
 def _hover(
     labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[str]
 ) -> str:
-    """The text beside the pointer: the iterations of a bar, their wall time, the largest parts."""
+    """Return the text beside the pointer: the iterations, wall time and largest pieces."""
     name = plotly_lines(labels[0])
     if len(labels) > 1:
         last = plotly_lines(labels[-1])
@@ -468,7 +512,10 @@ def _in_words(
     *,
     by_category: bool,
 ) -> str:
-    """How many there are, how long they take, which are odd, the farthest off first."""
+    """Return the summary: the number of iterations, their wall time, and the odd ones.
+
+    `odd` has the indices of odd iterations, the most unusual first.
+    """
     if by_category:
         parts = ["Sum of the durations of the GPU work that each iteration launched"]
     else:

@@ -24,18 +24,18 @@ from tracelens_ext.report.html_texts import (
 
 _IN_SUMMARY = 3
 _HOST = -1
-# the last in characters
 _MOST_FIGURES = 4
 _MOST_BARS = 10
-_NAME = 36
-# of the largest peak: the host of a job on GPUs allocates a few bytes
+_NAME_CHARACTERS = 36  # the most characters of a name
+#: A device is drawn if its peak is at least this part of the highest peak. The host of a job on
+#: GPUs only allocates a few bytes.
 _WORTH_DRAWING = 0.01
-#: Operations that tell nothing of what the memory is for; those around them do.
+#: Operations that only allocate memory: the operations around them tell what it is for.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
-_ROOM_FOR_ITERATION = 95  # pixels of its name
+_ROOM_FOR_ITERATION = 95  # width of the name of an iteration, pixels
 _RESERVED = "#e58a2b"
-#: The phases and their colors; nothing else has a phase.
+#: Phase → color; the phase of other memory is empty.
 _PHASES = {
     "": GREY,
     "forward": "#2f9e73",
@@ -45,7 +45,7 @@ _PHASES = {
 
 
 def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
-    """Draw the memory of each device, that of the highest peak first."""
+    """Draw the memory of each device, the device with the highest peak first."""
     peak_table = sheets["memory_at_peak"]
     over_time = sheets.get("memory_over_time")
     if over_time is None:
@@ -70,7 +70,13 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
 def _memory_figure(
     part: pd.DataFrame, over_time: pd.DataFrame, iterations: pd.DataFrame | None
 ) -> plot.Figure:
-    """Draw the memory of a device over time, and beside it what was alive at the peak."""
+    """Draw the memory of a device over time, and beside it the memory that was alive at the peak.
+
+    Args:
+        part: the rows of `memory_at_peak` for the device.
+        over_time: the rows of `memory_over_time` for the device.
+        iterations: the table `memory_iterations`; None if there is none.
+    """
     device = int(over_time["device"].iloc[0])
     owner = "the CPU" if device == _HOST else f"device {device}"
     peak = int(part["bytes"].sum())
@@ -142,12 +148,15 @@ def _memory_figure(
 
 
 def _labelled_bars(part: pd.DataFrame, peak: int) -> pd.DataFrame:
-    """What was alive at the peak, with `name`, `share`, `label` and `hover` of each bar."""
+    """Return the bars of what was alive at the peak, with columns for the drawing.
+
+    The columns are `name`, `share`, `label` (the text at the bar) and `hover` (beside the pointer).
+    """
     bars = _alive(part)
     sizes = bars["bytes"].map(bytes_text)
     percent = 100 * bars["bytes"] / (peak or 1)
     bars["share"] = percent.map(percent_text)
-    bars["name"] = bars["what"].map(lambda what: elided(what, _NAME))
+    bars["name"] = bars["what"].map(lambda what: elided(what, _NAME_CHARACTERS))
     labels = bars["name"] + ": " + sizes + " (" + bars["share"] + ")"
     bars["label"] = labels.map(plotly_text)
     titles = bars["what"].map(plotly_lines)
@@ -156,7 +165,10 @@ def _labelled_bars(part: pd.DataFrame, peak: int) -> pd.DataFrame:
 
 
 def _bars_of(bars: pd.DataFrame, color: str, piece: int) -> list[plot.Plotly]:
-    """What of a phase was alive at the peak: its bars, and the names above them."""
+    """Return the drawing of the bars of a phase, and of the texts above them.
+
+    `piece` is the index of the phase in the legend.
+    """
     rows = bars.index.tolist()
     sizes = bars["bytes"].tolist()
     drawn_bars = plot.trace(
@@ -194,7 +206,14 @@ def _memory_layout(
     bars: int,
     iterations: pd.DataFrame | None,
 ) -> plot.Plotly:
-    """The bars stand beside the lines, and below them where there is no room beside."""
+    """Return the layout for a width: bars beside the lines, or below them on a narrow screen.
+
+    Args:
+        room: the width, pixels.
+        across: the first and the last time, ms.
+        bars: the number of bars.
+        iterations: the names and start times of iterations; None if there are none.
+    """
     is_narrow = plot.is_narrow(room)
     if is_narrow:
         height = 420 + bars * 32
@@ -251,7 +270,14 @@ def _memory_layout(
 def _iteration_names(
     iterations: pd.DataFrame | None, end: float, pixels_per_ms: float, most: float
 ) -> list[plot.Plotly]:
-    """The names above the lines where iterations begin, as many as there is room for."""
+    """Return the names of iterations above the lines at their starts, as many as fit.
+
+    Args:
+        iterations: the names and start times of iterations; None if there are none.
+        end: the last time, ms.
+        pixels_per_ms: the scale of the time axis.
+        most: the number of names that fit.
+    """
     if iterations is None:
         return []
     rows = iterations.to_numpy().tolist()
@@ -260,13 +286,16 @@ def _iteration_names(
     for name, ms in rows[:: every or 1]:
         if (end - ms) * pixels_per_ms < _ROOM_FOR_ITERATION:
             continue
-        text = plotly_text(elided(name, _NAME))
+        text = plotly_text(elided(name, _NAME_CHARACTERS))
         names.append({"text": text, "x": ms, "y": 1, "yref": "y domain"})
     return names
 
 
 def _alive(part: pd.DataFrame) -> pd.DataFrame:
-    """The largest of what was alive: `what` it is, `phase`, `bytes`; the rest is one row."""
+    """Return the largest owners of memory at the peak: `what`, `phase` and `bytes`.
+
+    The last row is the sum of all smaller owners.
+    """
     module = part["module"].str.rpartition("/")[2]
     outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
     operation = part["operation"]

@@ -25,7 +25,7 @@ from tracelens_ext.report.html_texts import (
     plotly_text,
 )
 
-_IN_SUMMARY = 3
+_IN_SUMMARY = 3  # number of operations in the summary
 _MOST_POINTS = 400
 _HOVER_COLUMNS = [
     "op_name",
@@ -35,7 +35,7 @@ _HOVER_COLUMNS = [
     "gpu_time_ms",
     "time_lost_ms",
 ]
-# pixels
+# Diameters of points, pixels.
 _SMALLEST = 5.0
 _LARGEST = 42.0
 
@@ -43,7 +43,7 @@ _LARGEST = 42.0
 def roofline_figures(
     frame: pd.DataFrame, roofs: pd.DataFrame | None
 ) -> list[plot.Figure]:
-    """Draw the operations that compute; none without any."""
+    """Draw the operations with FLOPs and the peaks of the GPUs; empty without such operations."""
     is_loss_known = bool(np.isfinite(_floats(frame, "time_lost_ms")).any())
     points = _largest_points(frame, is_loss_known=is_loss_known)
     if points.empty:
@@ -57,13 +57,13 @@ def roofline_figures(
             last_ridge = max(last_ridge, peak / model.bandwidth)
     least_intensity = float(points["x"].min())
     most_intensity = float(points["x"].max())
-    across = [least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)]
+    x_range = [least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)]
     rates = points["y"]
-    up = [rates.min() / 2, 2 * max(rates.max(), highest_peak)]
+    y_range = [rates.min() / 2, 2 * max(rates.max(), highest_peak)]
 
     data: list[plot.Plotly] = []
     for model in models:
-        data += _roofs(model, across)
+        data += _roofs(model, x_range)
     legend: list[tuple[str, str]] = []
     for family, of_family in points.groupby(points["family"].astype(str), sort=False):
         color = color_of(family)
@@ -86,8 +86,8 @@ def roofline_figures(
         legend.append((family, color))
     layout = {
         "height": 420,
-        "xaxis": _logarithmic("FLOPs per byte", across),
-        "yaxis": _logarithmic("TFLOP/s", up),
+        "xaxis": _logarithmic_axis("FLOPs per byte", x_range),
+        "yaxis": _logarithmic_axis("TFLOP/s", y_range),
     }
     return [
         plot.Figure(
@@ -109,15 +109,20 @@ def _floats(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 
 
 def _largest_points(frame: pd.DataFrame, *, is_loss_known: bool) -> pd.DataFrame:
-    """The operations with a place on the chart, the largest first, with what is drawn of them."""
-    moved = _floats(frame, "bytes")
-    intensity = _floats(frame, "flops") / np.where(moved > 0, moved, np.nan)
+    """Return the operations of the chart, the largest first, with columns for the drawing.
+
+    The columns are the position `x` and `y`, the `size`, the diameter in `pixels`, and the text
+    beside the pointer, `customdata`.
+    """
+    moved_bytes = _floats(frame, "bytes")
+    known_bytes = np.where(moved_bytes > 0, moved_bytes, np.nan)
+    intensity = _floats(frame, "flops") / known_bytes
     rate = _floats(frame, "tflops_per_s")
     size = _floats(frame, "gpu_time_ms")
     if is_loss_known:
         size = np.nan_to_num(_floats(frame, "time_lost_ms"))
-    has_place = (rate > 0) & (intensity > 0)
-    points = frame.assign(x=intensity, y=rate, size=size)[has_place]
+    can_be_drawn = (rate > 0) & (intensity > 0)
+    points = frame.assign(x=intensity, y=rate, size=size)[can_be_drawn]
     points = points.sort_values("size", ascending=False, kind="stable")
     points = points.head(_MOST_POINTS)
     area = points["size"] / max(points["size"].max(), 1e-12)
@@ -135,7 +140,7 @@ def _operation_hover(
     gpu_time_ms: float,
     time_lost_ms: float,
 ) -> str:
-    """The text beside the pointer about an operation; without a bound its peaks are unknown."""
+    """Return the text beside the pointer for an operation; without peaks, it has no bound."""
     title = plotly_lines(str(name))
     shapes_text = plotly_lines(str(shapes).replace(", ()", ""))
     text = duration_text(gpu_time_ms)
@@ -156,7 +161,7 @@ def _roofline_in_words(points: pd.DataFrame, *, is_loss_known: bool) -> str:
     return f"{quantity}: {', '.join(texts)}"
 
 
-def _logarithmic(title: str, ends: Sequence[float]) -> plot.Plotly:
+def _logarithmic_axis(title: str, ends: Sequence[float]) -> plot.Plotly:
     return {
         "type": "log",
         "dtick": 1,
@@ -168,10 +173,10 @@ def _logarithmic(title: str, ends: Sequence[float]) -> plot.Plotly:
 
 
 class _ModelPeaks(NamedTuple):
-    """What a GPU model reaches."""
+    """The peaks of a GPU model."""
 
-    bandwidth: float  #: of its memory, TB/s
-    peaks: dict[str, float]  #: TFLOP/s by engine and type
+    bandwidth: float  #: memory bandwidth, TB/s
+    peaks: dict[str, float]  #: engine and type → TFLOP/s
 
 
 def _peaks_of_models(roofs: pd.DataFrame | None) -> list[_ModelPeaks]:
@@ -194,17 +199,16 @@ def _peaks_of_models(roofs: pd.DataFrame | None) -> list[_ModelPeaks]:
     return result
 
 
-def _roofs(model: _ModelPeaks, across: list[float]) -> list[plot.Plotly]:
-    """The lines: bandwidth times intensity, up to the peak of each type."""
+def _roofs(model: _ModelPeaks, x_range: list[float]) -> list[plot.Plotly]:
+    """Return the lines of a model: bandwidth times intensity, up to the peak of each type."""
     bandwidth = model.bandwidth
     lines = []
-    for peak in dict.fromkeys(
-        model.peaks.values()
-    ):  # types with one peak have one line
+    # Types with the same peak have one line.
+    for peak in dict.fromkeys(model.peaks.values()):
         types = [name for name, other in model.peaks.items() if other == peak]
         name = f"{', '.join(types)}: {peak:,.4g} TFLOP/s; {bandwidth:,.3g} TB/s"
         ridge = peak / bandwidth
-        intensities = [across[0], ridge, across[1]]
+        intensities = [x_range[0], ridge, x_range[1]]
         line = plot.trace(
             "scatter",
             mode="lines+text",

@@ -22,38 +22,38 @@ from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 
-FIRST_ROWS = 10  # rows of a table that are seen at first
-MOST_ROWS = 50_000  # rows of a table that are embedded
-MOST_CHARACTERS = 8_000_000  # of the distinct texts of a table
-LONG_TEXT = 40  # characters; a longer text is elided on the screen
+FIRST_ROWS = 10  # number of rows of a table that are visible at first
+MOST_ROWS = 50_000  # most rows of a table that are on the page
+MOST_CHARACTERS = 8_000_000  # most characters of the distinct texts of a table
+LONG_TEXT = 40  # a text with more characters is shortened on the screen
 
-_EXACT_IN_SCRIPT = 2**53  # whole numbers up to here are exact in JavaScript
+_EXACT_IN_SCRIPT = 2**53  # JavaScript has integers up to this one exactly
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_]+")
-#: How the page's script shows numbers; others are `plain`.
+#: The style of numbers in the script of the page, by quantity; others are `plain`.
 _STYLES = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
 
 
 @dataclass(frozen=True)
 class HtmlColumn:
-    """A column, ready to be embedded."""
+    """A column in the form in which the page has it."""
 
-    header: str  #: its name
-    #: a value a row: of a column of texts their numbers in the pool, -1 for an empty cell; of one
-    #: of numbers None for an empty cell, and texts for what JavaScript cannot hold (infinities,
-    #: whole numbers beyond 2**53)
+    header: str  #: the name of the column
+    #: the value of each row. A column of texts has the index of each text in the pool, and -1 for
+    #: an empty cell. A column of numbers has None for an empty cell, and texts for numbers that
+    #: JavaScript cannot have (infinities, and integers beyond 2**53)
     values: list[int] | list[int | float | str | None]
-    shown: Shown | None = None  #: how its numbers are shown; None of a column of texts
-    long: bool = False  #: holds texts that are elided on the screen
+    shown: Shown | None = None  #: the format of numbers; None for a column of texts
+    long: bool = False  #: True if the column has texts that are shortened on the screen
 
     @property
     def kind(self) -> str:
-        """`text` or `number`."""
+        """The kind of column for the script: `text` or `number`."""
         if self.shown is None:
             return "text"
         return "number"
 
     def number(self, row: int) -> str:
-        """Return a cell of a column of numbers."""
+        """Return the text of a cell in a column of numbers."""
         value = self.values[row]
         if value is None:
             return ""
@@ -64,7 +64,7 @@ class HtmlColumn:
         return self.shown.text(value)
 
     def bar(self, row: int) -> float | None:
-        """Return the length of the bar behind a percentage, 0 to 100; None for none."""
+        """Return the length of the bar behind a percentage, 0 to 100; None for other numbers."""
         value = self.values[row]
         if self.shown is None or not isinstance(value, int | float):
             return None
@@ -74,7 +74,7 @@ class HtmlColumn:
         return min(max(value, 0.0), 100.0)
 
     def for_script(self) -> dict[str, object]:
-        """Return what the page's script needs of it."""
+        """Return the members that the script of the page needs."""
         column: dict[str, object] = {
             "header": self.header,
             "kind": self.kind,
@@ -91,23 +91,23 @@ class HtmlColumn:
 class HtmlTable:
     """A table of the page."""
 
-    name: str  #: the name of the sheet
-    key: str  #: its id in the page
-    caption: str  #: what it shows, a clause
+    name: str  #: the name of the table
+    key: str  #: the id of the table in the page
+    caption: str  #: what the table shows, as a phrase
     columns: list[HtmlColumn]  #: the columns
-    embedded: int  #: rows in the page
-    total: int  #: rows in all
-    command: RowCommand | None = None  #: what a row offers to copy
+    embedded: int  #: number of rows on the page
+    total: int  #: number of rows of the whole table
+    command: RowCommand | None = None  #: the command that each row offers to copy
 
     @property
     def searchable(self) -> bool:
-        """Return whether there is a text to search in, and more than a glance takes in."""
+        """True if the table has texts to search, and more rows than are visible at first."""
         if self.total <= FIRST_ROWS:
             return False
         return any(column.kind == "text" for column in self.columns)
 
     def for_script(self) -> dict[str, object]:
-        """Return what the page's script needs of it."""
+        """Return the members that the script of the page needs."""
         table: dict[str, object] = {
             "key": self.key,
             "rows": self.embedded,
@@ -130,9 +130,9 @@ class PageTables:
 
     #: the tables by name, in order
     tables: dict[str, HtmlTable] = field(default_factory=dict)
-    #: the texts of all tables, and their numbers
+    #: text → its index in the pool of the texts of all tables
     pool: dict[str, int] = field(default_factory=dict)
-    #: what was cut, a sentence each
+    #: sentences about what was cut
     notes: list[str] = field(default_factory=list)
 
     def add(
@@ -143,7 +143,7 @@ class PageTables:
         most_rows: int,
         command: RowCommand | None = None,
     ) -> None:
-        """Prepare a table, and note what of it is cut."""
+        """Add a table, and notes about what is cut."""
         rows, texts = _texts_that_fit(frame, most_rows)
         total = len(frame)
         if rows < total:
@@ -187,15 +187,15 @@ def page_tables(
     pool: dict[str, int] | None = None,
     commands: Mapping[str, RowCommand] | None = None,
 ) -> PageTables:
-    """Prepare tables for a page.
+    """Return tables in the form in which a page has them.
 
     Args:
-        sheets: the tables, by name.
-        descriptions: what each shows.
-        most_rows: rows of each that the page has.
-        failures: takes the tables that cannot be shown.
-        pool: the texts that the page has already, and their numbers; more are added.
-        commands: the command that each row of a table offers to copy, by the table's name.
+        sheets: the tables by name.
+        descriptions: name of a table → what it shows.
+        most_rows: the most rows of each table on the page.
+        failures: records the tables that cannot be shown.
+        pool: the texts that the page has already, with their indices; new texts are added.
+        commands: name of a table → the command that each row offers to copy.
     """
     if failures is None:
         failures = PartFailures()
@@ -211,14 +211,14 @@ def page_tables(
 
 
 class _FittingTexts(NamedTuple):
-    """How many rows of a table a page has, and the texts of its columns, by their positions."""
+    """The part of a table that is on the page."""
 
-    rows: int
-    texts: dict[int, list[str]]
+    rows: int  #: number of rows
+    texts: dict[int, list[str]]  #: position of a column of texts → its texts
 
 
 def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> _FittingTexts:
-    """Choose how many rows to embed: not too many, and not with too much text."""
+    """Return the part of a table that is on the page: limited in rows and in characters."""
     rows = min(len(frame), most_rows)
     texts = {}
     for position in range(frame.shape[1]):
@@ -231,7 +231,7 @@ def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> _FittingTexts:
 
 
 def _distinct_characters(texts: Mapping[int, list[str]], rows: int) -> int:
-    """Return how long the distinct texts of each column are in all, in the first rows."""
+    """Return the total length of the distinct texts of each column in the first rows."""
     characters = 0
     for column in texts.values():
         characters += sum(map(len, set(column[:rows])))
@@ -239,35 +239,35 @@ def _distinct_characters(texts: Mapping[int, list[str]], rows: int) -> int:
 
 
 class _HtmlTextColumn(NamedTuple):
-    """A column of texts, and how many of them were cut."""
+    """A column of texts."""
 
     column: HtmlColumn
-    cut: int
+    cut: int  #: number of texts that were cut
 
 
 def _text_column(
     texts: list[str], header: str, pool: dict[str, int]
 ) -> _HtmlTextColumn:
-    """Return a column of texts, each as its number in the pool, which gets those it lacks."""
-    number_of_text = {}
+    """Return a column of texts as their indices in the pool; new texts are added to the pool."""
+    index_of_text = {}
     cut = 0
     is_long = False
     for text, count in Counter(texts).items():
         cell, was_cut = cell_text(text)
-        number = -1
+        index = -1
         if cell:
-            number = pool.setdefault(cell, len(pool))
-        number_of_text[text] = number
+            index = pool.setdefault(cell, len(pool))
+        index_of_text[text] = index
         if was_cut:
             cut += count
         if len(text) > LONG_TEXT:
             is_long = True
-    numbers = [number_of_text[text] for text in texts]
-    return _HtmlTextColumn(HtmlColumn(header, numbers, long=is_long), cut)
+    indices = [index_of_text[text] for text in texts]
+    return _HtmlTextColumn(HtmlColumn(header, indices, long=is_long), cut)
 
 
 def _texts(series: pd.Series) -> list[str]:
-    """Return the values of a column that is not of numbers as texts, empty where none is."""
+    """Return the values of a column as texts; missing values are empty."""
     if isinstance(series.dtype, pd.StringDtype):
         return series.fillna("").tolist()
     texts = []
@@ -281,7 +281,7 @@ def _texts(series: pd.Series) -> list[str]:
 
 
 def _number_column(series: pd.Series, header: str) -> HtmlColumn:
-    """Return a column of numbers as JSON and JavaScript can hold them."""
+    """Return a column of numbers in the form that JSON and JavaScript can have."""
     series = excel_text.own_digits(series)
     plain = series.astype(object).where(series.notna(), None)
     values = [_as_json(value) for value in plain.tolist()]
@@ -290,14 +290,14 @@ def _number_column(series: pd.Series, header: str) -> HtmlColumn:
 
 
 def _as_json(value: float | None) -> int | float | str | None:
-    """Return a number if JavaScript holds it exactly, else a text; None stays."""
+    """Return a number, or its text if JavaScript cannot have it exactly; None stays None."""
     if value is None:
         return None
     if isinstance(value, int):
         if abs(value) <= _EXACT_IN_SCRIPT:
             return value
         return str(value)
-    number = float(value) + 0.0  # no zero below zero
+    number = float(value) + 0.0  # turns -0.0 into 0.0
     if math.isfinite(number):
         return number
     return str(number)

@@ -16,29 +16,29 @@ from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.tables.units import unit_of
 from tracelens_ext.report.terminal import safe_text
 
-# characters of a line in the box beside the pointer
+# The box beside the pointer: the most characters of a line, and the most lines.
 _HOVER_LINE = 60
 _HOVER_LINES = 12
 _MS_PER_S = 1000.0
-#: Of a number that is shown.
+#: The number of digits of a number.
 _DIGITS = 4
 
 _SIGNATURE = re.compile("::|<|^void ")
 
-#: Also what ends lines to older readers of JavaScript.
+#: Characters that are escaped in a script; the last two end lines in older versions of JavaScript.
 _IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
 def json_for_script(value: object) -> str:
-    """Write a value as JSON that is safe within `<script>`."""
+    """Return a value as JSON that is safe within `<script>`."""
     import msgspec
 
-    # In JSON these characters stand in texts only, where an escape means the same.
+    # In JSON, these characters are only in texts, where an escape means the same.
     return msgspec.json.encode(value).decode().translate(_IN_SCRIPT)
 
 
 def plotly_text(text: str) -> str:
-    """Write a text so that plotly shows it as it is: in one line, nothing in it is markup."""
+    """Return a text on one line, escaped so that plotly finds no markup in it."""
     return (
         in_one_line(text)
         .replace("&", "&amp;")
@@ -48,7 +48,7 @@ def plotly_text(text: str) -> str:
 
 
 def plotly_lines(text: str) -> str:
-    """Write a long text for plotly in several lines, some hundred characters at most."""
+    """Return a long text for plotly in several lines, cut after some hundred characters."""
     line = in_one_line(text)
     lines = []
     for start in range(0, len(line), _HOVER_LINE):
@@ -61,7 +61,7 @@ def plotly_lines(text: str) -> str:
 
 
 def elided_kernel_name(name: str, width: int) -> str:
-    """Shorten a kernel's name: of a C++ signature the beginning, without namespaces."""
+    """Shorten the name of a kernel; a C++ signature loses its namespaces, then its end."""
     name = in_one_line(name)
     if not _SIGNATURE.search(name):
         return elided(name, width)
@@ -72,12 +72,15 @@ def elided_kernel_name(name: str, width: int) -> str:
 
 
 def elided(text: str, width: int) -> str:
-    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
+    """Shorten a text by cutting out its middle, because its end tells as much as its start."""
     return cut_middle(in_one_line(text), width)
 
 
 def duration_text(ms: float) -> str:
-    """Show a duration in the unit that suits it, three digits or more, never torn from its unit."""
+    """Return a duration as text in a fitting unit, with at least three digits.
+
+    The space before the unit does not break, so that number and unit stay on one line.
+    """
     size = abs(ms)
     if size >= _MS_PER_S:
         return f"{ms / _MS_PER_S:,.2f}\u00a0s"
@@ -89,7 +92,7 @@ def duration_text(ms: float) -> str:
 
 
 def bytes_text(size: float) -> str:
-    """Show a size in the unit that suits it, three digits or more, never torn from its unit."""
+    """Return a size as text in a fitting unit, with at least three digits and a fixed space."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(size) < factor:
             continue
@@ -100,12 +103,12 @@ def bytes_text(size: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Show a percentage; a small one is not shown as nothing."""
+    """Return a percentage as text; a small one is `<0.1%` instead of `0.0%`."""
     return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
 
 
 def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
-    """Show an amount, and its share of a whole when there is one."""
+    """Return an amount as text, with its share of a whole unless the whole is 0."""
     sign = "+" if signed and amount > 0 else ""
     if unit in _MS_PER:
         text = duration_text(amount * _MS_PER[unit])
@@ -118,7 +121,7 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
 
 
 def number_text(value: float) -> str:
-    """Show a number with four digits, or all those before its point; never with an exponent."""
+    """Return a number as text with four digits, or all digits of a larger integer part."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     digits_before_point = math.floor(math.log10(abs(value))) + 1
@@ -130,7 +133,7 @@ def number_text(value: float) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
+    """Return a text on one line, with escapes for invisible and deceptive characters."""
     return cleaned(safe_text(" ".join(text.split())))
 
 
@@ -138,5 +141,5 @@ _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 def ms_per_unit(column: str) -> float | None:
-    """How many milliseconds the unit of a column is; None for a column that is no time."""
+    """Return the number of ms in the unit of a column; None if the column has no times."""
     return _MS_PER.get(unit_of(column).symbol)

@@ -14,19 +14,17 @@ from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html_texts import elided, plotly_text
 
-# in the legend; of a kind
-_MOST_CATEGORIES = 24
-_MOST_MARKS = 400
-# pixels: of a device; of a finding, a bar below its title
-_ROW = 130
-#: Of that, the line with the name of the GPU, and the space for the lowest label of the axis.
-_ROW_TITLE = 22
-_BELOW_ROW = 10
-_FINDING = 32
-#: Pixels beside the title of a finding, and of a character in it.
+_MOST_CATEGORIES = 24  # in the legend
+_MOST_MARKS = 400  # of each kind
+# Heights, pixels.
+_ROW = 130  # of the row of a device
+_ROW_TITLE = 22  # the part of the row with the name of the GPU
+_BELOW_ROW = 10  # the part of the row with the lowest label of the axis
+_FINDING = 32  # of a finding: its title, and a bar below it
+#: The margin beside the title of a finding, and the width of a character in it, pixels.
 _TITLE_MARGIN = 68
 _TITLE_DIGIT = 6.4
-#: Of the strips of findings: none is the color of a category.
+#: Colors of the bars of findings, which differ from all colors of categories.
 _FINDING_COLORS = (
     "#1d3557",
     "#7a1f4a",
@@ -37,17 +35,17 @@ _FINDING_COLORS = (
     "#7c2d12",
     "#3f3f46",
 )
-#: A stretch of which a finding has little is still seen.
+#: The least opacity of a bar, so that a bar of which a finding has little is still visible.
 _PALEST_PERCENT = 25.0
 
 
 class _TimeAxis(NamedTuple):
-    """What the rows of the chart have in common."""
+    """The time axis, which all rows of the chart have in common."""
 
-    first: float  #: where the axis begins, ms
-    last: float  #: where it ends, ms
-    bins: int
-    height: int  #: of all rows, pixels
+    first: float  #: start of the axis, ms
+    last: float  #: end of the axis, ms
+    bins: int  #: number of bins
+    height: int  #: height of all rows, pixels
 
     @property
     def step(self) -> float:
@@ -58,7 +56,12 @@ class _TimeAxis(NamedTuple):
 def timeline_bins_figures(
     frame: pd.DataFrame, marks: pd.DataFrame | None
 ) -> list[plot.Figure]:
-    """Draw when the GPUs worked, and `timeline_markers`: holes, iterations and findings."""
+    """Draw the GPU work over time, and marks: gaps in the recording, iterations and findings.
+
+    Args:
+        frame: the table `timeline_bins`.
+        marks: the table `timeline_markers`; None if there is none.
+    """
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []
@@ -142,7 +145,7 @@ def timeline_bins_figures(
 
 
 def _device_name(device: str, top: float) -> plot.Plotly:
-    """The name of a device above its areas; `top` is a share of the height."""
+    """Return the name of a device above its areas; `top` is a share of the height."""
     return {
         "text": f"GPU {device}",
         "y": top,
@@ -154,7 +157,13 @@ def _device_name(device: str, top: float) -> plot.Plotly:
 
 
 def _titles(titles: Mapping[str, str], axis: str, room: int) -> list[plot.Plotly]:
-    """The titles of findings, by their cards, above their strips, cut to the room, in pixels."""
+    """Return the titles of findings above their bars, shortened to the width of the page.
+
+    Args:
+        titles: id of the card of a finding → title.
+        axis: the axis of the rows of findings.
+        room: the width of the page, pixels.
+    """
     width = int((room - _TITLE_MARGIN) / _TITLE_DIGIT)
     annotations = []
     for row, (card, title) in enumerate(titles.items()):
@@ -174,7 +183,7 @@ def _titles(titles: Mapping[str, str], axis: str, room: int) -> list[plot.Plotly
 
 
 def _shapes(marks_of_kind: Mapping[str, pd.DataFrame]) -> list[plot.Plotly]:
-    """A line where each iteration begins, and a rectangle over each hole."""
+    """Return a line at the start of each iteration, and a rectangle over each other mark."""
     shapes = []
     for kind, part in marks_of_kind.items():
         times = part[["start_ms", "end_ms"]].head(_MOST_MARKS)
@@ -182,12 +191,12 @@ def _shapes(marks_of_kind: Mapping[str, pd.DataFrame]) -> list[plot.Plotly]:
             if kind == "iteration":
                 shapes.append(plot.start_line(start, "paper"))
             else:
-                shapes.append(_hole(start, end))
+                shapes.append(_rectangle(start, end))
     return shapes
 
 
 def _axis_of_row(top: float, height: int) -> plot.Plotly:
-    """The axis of the areas of a device, below the line with its name."""
+    """Return the axis of a device's areas, which are below the line with its name."""
     return {
         "domain": [top - (_ROW - _BELOW_ROW) / height, top - _ROW_TITLE / height],
         "rangemode": "tozero",
@@ -197,10 +206,16 @@ def _axis_of_row(top: float, height: int) -> plot.Plotly:
 
 
 def _finding_strip(
-    part: pd.DataFrame, row: int, least_length: float, **about: object
+    part: pd.DataFrame, row: int, least_length: float, **properties: object
 ) -> plot.Plotly:
-    """The times of a finding: bars in a row, paler where little of the time is the finding's."""
-    # A short interval is seen, too.
+    """Return the bars of a finding; a bar is paler if little of its time is the finding's.
+
+    Args:
+        part: the marks of the finding.
+        row: the row of the finding.
+        least_length: the length of shorter bars, which would be invisible, ms.
+        properties: further properties of the bars.
+    """
     lengths = (part["end_ms"] - part["start_ms"]).clip(lower=least_length)
     opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
     marker = {
@@ -217,21 +232,28 @@ def _finding_strip(
         orientation="h",
         width=0.35,
         marker=marker,
-        **about,
+        **properties,
     )
 
 
 def _areas(
     frame: pd.DataFrame, categories: Iterable[str], bins: int, step: float
 ) -> Iterator[plot.Plotly]:
-    """The part of each bin, of `step` ms, in which a device worked, by category."""
+    """Yield an area for each category: the part of each bin in which a device did its work.
+
+    Args:
+        frame: the rows of `timeline_bins` for the device.
+        categories: the categories, in the order of the legend.
+        bins: the number of bins.
+        step: the length of a bin, ms.
+    """
     for piece, name in enumerate(categories):
         of_category = frame[frame["category"] == name]
         if not len(of_category):
             continue
         time_of_bin = of_category.set_index("bin")["gpu_time_ns"]
         ns = time_of_bin.reindex(range(bins + 1), fill_value=0)
-        ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
+        ns.iloc[-1] = ns.iloc[-2]  # extends the area to the end of the last bin
         share = ns / 1e6 / step
         hover = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
         yield plot.trace(
@@ -246,8 +268,8 @@ def _areas(
         )
 
 
-def _hole(start: float, end: float) -> plot.Plotly:
-    """A rectangle over times of which nothing was recorded."""
+def _rectangle(start: float, end: float) -> plot.Plotly:
+    """Return a rectangle over time that is not recorded or not analyzed."""
     return {
         "type": "rect",
         "x0": start,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tracelens_ext.roofline.operation import Cost, Engine, Models, bytes_read, require
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Operation
+    from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
 
@@ -93,18 +93,7 @@ def attention(operation: Operation) -> Cost:
     pairs. Keys and values that no query sees are not read.
     """
     positions = _POSITIONS[operation.name]
-    query = operation.need(positions.query)
-    key = operation.need(positions.query + 1)
-    value = operation.need(positions.query + 2)
-    is_packed = (
-        positions.lengths is not None
-        and operation.tensor(positions.lengths) is not None
-    )
-    have_heads = all(len(tensor.dims) == 4 for tensor in (query, key, value))
-    require(
-        have_heads and not is_packed,
-        "the sequences have different lengths, which are not recorded",
-    )
+    query, key, value = _tensors(operation, positions)
     causal = operation.value(positions.causal)
     require(causal is not None, "whether the mask is causal is not recorded")
     if positions.heads_first:
@@ -151,6 +140,32 @@ def attention(operation: Operation) -> Cost:
             "dtype_A_B": (query.kind, key.kind),
         },
     )
+
+
+class _Tensors(NamedTuple):
+    """The tensors of an attention operation, each with four dimensions."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def _tensors(operation: Operation, positions: _Positions) -> _Tensors:
+    """Return Q, K and V; raise `NoModelError` if the sequences have different lengths."""
+    tensors = _Tensors(
+        query=operation.need(positions.query),
+        key=operation.need(positions.query + 1),
+        value=operation.need(positions.query + 2),
+    )
+    lengths = None
+    if positions.lengths is not None:
+        lengths = operation.tensor(positions.lengths)
+    have_heads = all(len(tensor.dims) == 4 for tensor in tensors)
+    require(
+        have_heads and lengths is None,
+        "the sequences have different lengths, which are not recorded",
+    )
+    return tensors
 
 
 class _Visible(NamedTuple):

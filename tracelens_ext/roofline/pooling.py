@@ -198,5 +198,7 @@ def pair_loss_backward(
     _: Operation, gradient: Tensor, inputs: Tensor, target: Tensor
 ) -> Cost:
     """Reads gradient, input and target; writes the gradient of the input."""
-    read = (gradient, inputs, target)
-    return _pooled(inputs, 3 * inputs.elements, inputs.written, *read, family="Loss")
+    flops = 3 * inputs.elements
+    return _pooled(
+        inputs, flops, inputs.written, gradient, inputs, target, family="Loss"
+    )

@@ -65,10 +65,10 @@ def attention_by_lengths(operation: Operation) -> Cost:
     query = operation.need(position)
     key = operation.need(position + 1)
     value = operation.need(position + 2)
-    fits = (
+    has_known_layout = (
         len(query.dims) == 3 and 3 <= len(key.dims) <= 5 and 3 <= len(value.dims) <= 5
     )
-    require(fits, "the recorded shapes do not match attention")
+    require(has_known_layout, "the recorded shapes do not match attention")
     if len(key.dims) == 5:
         heads = _Heads(
             queries=query.dims[1],

@@ -93,8 +93,8 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
         if peaks is not None:
             device_model = peaks.name if roofline.has_several_models else ""
             peaks_of_roofs.setdefault(_Roof(device_model, "memory"), peaks.memory / 1e3)
-    what = [roof.what for roof in peaks_of_roofs]
-    table = pd.DataFrame({"what": what, "peak": list(peaks_of_roofs.values())})
+    names = [roof.what for roof in peaks_of_roofs]
+    table = pd.DataFrame({"what": names, "peak": list(peaks_of_roofs.values())})
     if not roofline.has_several_models:
         return table
     table["device_model"] = [roof.device_model for roof in peaks_of_roofs]

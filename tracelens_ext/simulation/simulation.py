@@ -131,15 +131,15 @@ class Simulation:
             )
             return Assessment(State.LOW_CONFIDENCE, reason)
         if error > 0:
-            too = "too long"
-            why = "work overlaps or starts early in ways that"
+            deviation = "too long"
+            cause = "work overlaps or starts early in ways that"
         else:
-            too = "too short"
-            why = "something waits for work that"
-        why += " the recording does not show"
+            deviation = "too short"
+            cause = "something waits for work that"
+        cause += " the recording does not show"
         if program.contradicted:
-            why += f"; {program.contradicted:,} waits contradict the recorded times"
-        reason = f"the unchanged simulation is {abs(error):.1f} % {too}: {why}"
+            cause += f"; {program.contradicted:,} waits contradict the recorded times"
+        reason = f"the unchanged simulation is {abs(error):.1f} % {deviation}: {cause}"
         if abs(error) > _WITHHELD:
             return Assessment(State.UNAVAILABLE, reason)
         return Assessment(State.LOW_CONFIDENCE, reason)

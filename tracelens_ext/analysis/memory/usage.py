@@ -253,7 +253,7 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     summed: dict[str, Any] = {
         "frees": is_freed.astype(np.int64),
         "frees_within_operation": is_freed & ends_within_operation,
-        "mean_lifetime_us": lifetime_ns,
+        "mean_lifetime_us": lifetime_ns,  # the sum is divided below
         "alive_at_peak_bytes": blocks["bytes"] * is_alive_at_peak,
         "kept": is_kept.astype(np.int64),
         "kept_bytes": blocks["bytes"] * is_kept,

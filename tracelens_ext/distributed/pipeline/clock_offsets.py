@@ -20,6 +20,15 @@ from tracelens_ext.trace import Int64Array
 
 #: An offset of two clocks is plausible if this share of their pairs of kernels ends together.
 _MIN_SHARE_OF_ENDS = 0.3
+#: A limit of the offset is reached often if this many transfers and this share of all are near it.
+#: Near means within this share of half of the distance between the limits.
+_MIN_NEAR_LIMIT = 3
+_MIN_SHARE_NEAR_LIMIT = 0.1
+_NEAR_LIMIT = 0.02
+#: The middle between limits that are reached often has this share of its largest possible error.
+_ERROR_OF_REACHED_LIMITS = 0.1
+#: Two ranks exchange batches if more than this share of their pairs of kernels has a batch.
+_MIN_SHARE_OF_BATCHES = 0.5
 #: The recorded times of two clocks may be wrong by this, apart from their offset.
 _CLOCK_JITTER_NS = 20_000
 
@@ -61,10 +70,12 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
         int(rank): {} for rank in calls["rank"].unique()
     }
     pairs = _pairs_of_ranks(both_sides(calls))
-    for _, rows in pairs.groupby(["low", "high"], sort=True):
+    links = [rows for _, rows in pairs.groupby(["low", "high"], sort=True)]
+    half_widths = [_possible_offsets(rows).half_width for rows in links]
+    for rows in links:
         low = int(rows["low"].iloc[0])
         high = int(rows["high"].iloc[0])
-        offset = _clock_difference(rows)
+        offset = _clock_difference(rows, smallest_error=min(half_widths))
         neighbors[low][high] = offset
         neighbors[high][low] = _Offset(-offset.ns, offset.error)
     offsets: dict[int, int] = {}
@@ -144,27 +155,33 @@ def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
     return pairs
 
 
-def _clock_difference(pairs: pd.DataFrame) -> _Offset:
+def _clock_difference(pairs: pd.DataFrame, smallest_error: float) -> _Offset:
     """Return how far the second of two clocks is ahead.
 
-    The offset is the most frequent difference of ends that is also possible. Frequent differences
-    can be wrong for batches: the kernel of a batch ends with its last transfer, possibly long after
-    the other kernels of its earlier transfers. Such an offset is not possible if a kernel would end
-    before its transfer could begin. If no frequent difference is possible, the offset is the middle
-    of the possible ones.
+    If most kernels send or receive alone, it is the most frequent difference of ends that is
+    possible.
+
+    Batches end with their last transfer, possibly long after the other kernels of their earlier
+    transfers. For them it is the middle of the possible offsets: if each rank is once the later one
+    in a transfer that ends both batches, both limits are one transfer away from the offset.
 
     Args:
         pairs: the transfers between two ranks, of `_pairs_of_ranks`.
+        smallest_error: the error of the pair of ranks with the narrowest limits, ns.
     """
     frequent = _frequent_offsets(pairs)
     possible = _possible_offsets(pairs)
-    for offset in frequent:
-        if possible.contains(offset):
-            error = min(float(SAME_END_NS), possible.half_width)
-            return _Offset(offset, error)
+    are_batches = bool(pairs["is_batch"].mean() > _MIN_SHARE_OF_BATCHES)
+    if not (are_batches and possible.is_limited):
+        for offset in frequent:
+            if possible.contains(offset):
+                error = min(float(SAME_END_NS), possible.half_width)
+                return _Offset(offset, error)
     if possible.is_limited:
-        middle = int((possible.lowest + possible.highest) / 2)
-        return _Offset(middle, possible.half_width)
+        error = possible.half_width
+        if possible.is_reached_often:
+            error = max(_ERROR_OF_REACHED_LIMITS * error, smallest_error)
+        return _Offset(possible.middle, error)
     return _Offset(frequent[0] if frequent else 0, np.inf)
 
 
@@ -205,6 +222,7 @@ class _PossibleOffsets(NamedTuple):
 
     lowest: float
     highest: float
+    is_reached_often: bool  #: true if several transfers are near each limit
 
     @property
     def is_limited(self) -> bool:
@@ -212,6 +230,11 @@ class _PossibleOffsets(NamedTuple):
         if self.lowest > self.highest:
             return False
         return bool(np.isfinite(self.lowest) and np.isfinite(self.highest))
+
+    @property
+    def middle(self) -> int:
+        """The offset in the middle of the limits, ns."""
+        return int((self.lowest + self.highest) / 2)
 
     @property
     def half_width(self) -> float:
@@ -233,12 +256,20 @@ def _possible_offsets(pairs: pd.DataFrame) -> _PossibleOffsets:
     """
     low_waits = pairs["is_batch"] | ~pairs["is_upward"]
     high_waits = pairs["is_batch"] | pairs["is_upward"]
-    until_end_of_low = pairs["start_high"] - pairs["end_low"]
-    until_end_of_high = pairs["end_high"] - pairs["start_low"]
+    until_end_of_low = (pairs["start_high"] - pairs["end_low"])[low_waits]
+    until_end_of_high = (pairs["end_high"] - pairs["start_low"])[high_waits]
     lowest = -np.inf
     highest = np.inf
-    if low_waits.any():
-        lowest = float(until_end_of_low[low_waits].max())
-    if high_waits.any():
-        highest = float(until_end_of_high[high_waits].min())
-    return _PossibleOffsets(lowest, highest)
+    if len(until_end_of_low):
+        lowest = float(until_end_of_low.max())
+    if len(until_end_of_high):
+        highest = float(until_end_of_high.min())
+    near = _NEAR_LIMIT * abs(highest - lowest) / 2
+    near_lowest = int((until_end_of_low >= lowest - near).sum())
+    near_highest = int((until_end_of_high <= highest + near).sum())
+    fewest = max(_MIN_NEAR_LIMIT, _MIN_SHARE_NEAR_LIMIT * len(pairs))
+    return _PossibleOffsets(
+        lowest=lowest,
+        highest=highest,
+        is_reached_often=min(near_lowest, near_highest) >= fewest,
+    )

@@ -292,8 +292,12 @@ def _first_forward_passes(iteration: _Iteration) -> int:
     """
     rank = iteration.pipeline.ranks[0]
     computation = iteration.computations[rank]
-    sends = _kernels_with_parts(iteration.calls_of(rank, SEND))
-    ends = whole_numbers(sends, "start")
+    sends = _micro_batches_of(
+        calls=iteration.calls_of(rank, SEND),
+        instant="start",
+        computation=computation,
+    )
+    ends = sends.starts
     starts = np.append(computation.start[:1], ends[:-1])
     lengths = computation.time_within(starts, ends)
     is_longer = lengths > _SAME_WORK_FACTOR * lengths[0]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tracelens_ext.distributed.pipeline.clock_offsets import both_sides, clock_offsets
 from tracelens_ext.distributed.pipeline.partners import with_partners
 from tracelens_ext.distributed.pipeline.sends_and_receives import SEND
@@ -19,6 +21,10 @@ from tracelens_ext.lazy import pd
 _BUFFERED_END_NS = 5_000
 _USUAL_FACTOR = 1.5
 _USUAL_QUANTILE = 0.1
+#: The transfers of a link have a certain duration if this share of them takes at most
+#: `_SAME_DURATION` times as long as the shortest one.
+_MIN_SHARE_OF_SHORTEST = 0.1
+_SAME_DURATION = 1.02
 #: A message with no more elements announces a tensor: its type and the sizes of its dimensions.
 _MAX_ELEMENTS_OF_SHAPE = 64
 
@@ -141,22 +147,40 @@ def _part_begins(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
 
 
 def _ends_its_kernel(calls: pd.DataFrame) -> pd.Series:
-    """Return which transfers end their kernels: those that end last if each is short.
+    """Return which transfers probably end last among the transfers of their kernels."""
+    duration = calls["part_end"] - calls["part_begin"]
+    likely_duration = _likely_durations(calls).fillna(duration.clip(lower=0))
+    likely_end = calls["part_begin"] + likely_duration
+    return likely_end == _largest_of_kernel(calls, likely_end)
 
-    Of the transfers of a batch, only the last one is known to take until the end of the kernel; the
-    others seem longer than they are. So the shortest one of a link tells how long they take.
+
+def _likely_durations(calls: pd.DataFrame) -> pd.Series:
+    """Return how long a transfer on the link of each call probably takes, ns; NaN if unknown.
+
+    Only the last transfer of a batch takes until the end of the kernel, and the others seem longer
+    than they are. So the shortest transfer of a link tells its duration, if several transfers are
+    as short. If the transfers of a link have all kinds of durations, none of them may have been the
+    last one of a batch. Then the link is assumed to be no slower than the median of the others.
     """
     source = calls["source"]
     target = calls["target"]
-    low = source.clip(upper=target)
-    high = source.clip(lower=target)
+    link = [
+        source.clip(upper=target).rename("low"),
+        source.clip(lower=target).rename("high"),
+        calls["is_shape"],
+    ]
     duration = calls["part_end"] - calls["part_begin"]
     is_known = calls["other_start"].notna() & (duration > 0)
     known = duration.where(is_known)
-    links = known.groupby([low, high, calls["is_shape"]], sort=False)
-    shortest = links.transform("min")
-    likely_end = calls["part_begin"] + shortest.fillna(duration.clip(lower=0))
-    return likely_end == _largest_of_kernel(calls, likely_end)
+    shortest = known.groupby(link, sort=False).transform("min")
+    is_as_short = known <= _SAME_DURATION * shortest
+    share_as_short = is_as_short.where(is_known).groupby(link, sort=False)
+    is_certain = share_as_short.transform("mean") >= _MIN_SHARE_OF_SHORTEST
+    of_links = pd.DataFrame({"shortest": shortest.where(is_certain)}).groupby(link)
+    medians = of_links["shortest"].first().groupby("is_shape").median()
+    usual = calls["is_shape"].map(medians).fillna(np.inf)
+    result: pd.Series = shortest.where(is_certain, shortest.clip(upper=usual))
+    return result
 
 
 def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:

@@ -101,7 +101,10 @@ TEXT: Final = FindingText(
             ),
         ),
     ),
-    reason="a collective also runs while it waits for slower ranks, which one trace cannot show",
+    reason=(
+        "a collective also runs while it waits for slower ranks, which one trace cannot show; "
+        "tracelens-ext fleet compares all ranks"
+    ),
     evidence={
         "total_ms": EvidenceText("total communication", "ms", "coll_analysis"),
         "exposed_ms": EvidenceText("exposed", "ms", "gpu_timeline"),

@@ -142,7 +142,7 @@ _ADVICES: Final = (
         follows=(Fact.COMPILED,),
         requires=(Fact.SHORT_LAUNCHES,),
         advice=(
-            "Replay the compiled model as CUDA graphs, which needs fixed shapes, and "
+            "Replay the compiled model as {graphs}, which needs fixed shapes, and "
             "remove graph breaks (TORCH_LOGS=graph_breaks lists them)."
         ),
         snippet=_REDUCE_OVERHEAD,
@@ -160,7 +160,7 @@ _ADVICES: Final = (
         requires=(Fact.SHORT_LAUNCHES,),
         advice=(
             "Give the GPU more work per launch: compile {region}, replay the whole step "
-            "as a CUDA graph, or use larger batches."
+            "with {graphs}, or use larger batches."
         ),
         snippet=_REDUCE_OVERHEAD,
     ),
@@ -354,7 +354,7 @@ TEXT: Final = FindingText(
     advices=_ADVICES,
     reason=(
         "each launch came after the GPU had run out of work; what replaces the CPU work "
-        "decides the gain{recorder}"
+        "decides the gain{frames}{recorder}"
     ),
     evidence={
         "gaps": EvidenceText("gaps", "gaps", "gap_summary"),
@@ -532,6 +532,8 @@ def host_bound(inspection: Inspection) -> Finding | None:
         "recorder": _recorder_note(inspection),
         "hint": _HINT if how else "",
         "how": how,
+        "graphs": _graphs_of_maker(inspection),
+        "frames": _what_shows_python_code(inspection, shape),
     }
     finding = inspection.finding(
         "host-bound",
@@ -616,6 +618,21 @@ def _with_place(finding: Finding, words: str) -> Finding:
                 title = finding.title.replace(words, f"{gaps} in {place.name}")
                 return replace(finding, title=title)
     return finding
+
+
+def _graphs_of_maker(inspection: Inspection) -> str:
+    """Return what the maker of the GPU calls its graphs."""
+    if inspection.facts.shows(Fact.AMD):
+        return "HIP graphs"
+    return "CUDA graphs"
+
+
+def _what_shows_python_code(inspection: Inspection, shape: str) -> str:
+    """Return how to record which Python code the GPU waits for, as a reason goes on."""
+    how = inspection.missing.get("stacks", "")
+    if shape != "python" or not how:
+        return ""
+    return f"; {how} shows which code that is"
 
 
 def _recorder_note(inspection: Inspection) -> str:

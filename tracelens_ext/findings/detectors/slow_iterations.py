@@ -87,49 +87,50 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     is_slow = is_usual & np.isin(names, names_by_wall)
     names_by_gpu = slow.by_gpu["iteration"].to_numpy(object)
     is_slow_on_gpu = is_usual & np.isin(names, names_by_gpu)
-    excess, claim = _claim_by_wall(wall, iterations, is_slow)
-    is_slow_on_gpu_only = is_slow_on_gpu & ~is_slow
-    gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu_only)
-    excess = excess + gpu_excess
+    by_wall = _claim_by_wall(wall, iterations, is_slow)
+    by_gpu = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
+    excess = by_wall.excess + by_gpu.excess
 
     numbers_of_slow = np.flatnonzero(excess)
     slow_names = names[numbers_of_slow].tolist()
     rows = slow.whole[slow.whole["iteration"].isin(slow_names)]
     if not len(rows):
         return None
+    which = f"{len(numbers_of_slow)} of {len(labels)} iterations slow"
+    if len(slow_names) == 1:
+        which += f" ({slow_names[0]})"
     part, part_ms = _slowest_part(slow.whole, rows)
-    values = {
-        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations slow",
-        "part": part,
-        "mostly": "",
-    }
-    numbers: dict[str, float | None] = {
-        "median_ms": float(slow.whole[_WALL].median()),
-        "longest_ms": float(rows[_WALL].max()),
-        "part_ms": None,
-        "median_launched_ms": float(slow.whole[_LAUNCHED].median()),
-        "longest_launched_ms": float(rows[_LAUNCHED].max()),
-        "more_kernels": None,
-    }
-    usual_kernels = slow.whole[_KERNELS].median()
-    more_kernels = rows[_KERNELS].max() - usual_kernels
-    if more_kernels > measured.ODD_AT_LEAST * usual_kernels:
-        numbers["more_kernels"] = float(more_kernels)
-    if len(numbers_of_slow) == 1:
-        only_number = int(numbers_of_slow[0])
-        values["which"] += f" ({labels[only_number]})"
+    numbers = _numbers(slow.whole, rows)
+    mostly = ""
     if part:
-        values["mostly"] = f", mostly {part}"
+        mostly = f", mostly {part}"
         numbers["part_ms"] = part_ms
     places = ranked(numbers_of_slow, labels, excess[numbers_of_slow])
     return inspection.finding(
         "slow-iterations",
-        claim + gpu_claim,
+        by_wall.claim + by_gpu.claim,
         numbers,
         text=TEXT,
         where={"iterations": places[:MOST_PLACES]},
-        values=values,
+        values={"which": which, "part": part, "mostly": mostly},
     )
+
+
+def _numbers(whole: pd.DataFrame, slow: pd.DataFrame) -> dict[str, float | None]:
+    """Return the evidence without the slowest part: usual and longest times, and kernels."""
+    numbers: dict[str, float | None] = {
+        "median_ms": float(whole[_WALL].median()),
+        "longest_ms": float(slow[_WALL].max()),
+        "part_ms": None,
+        "median_launched_ms": float(whole[_LAUNCHED].median()),
+        "longest_launched_ms": float(slow[_LAUNCHED].max()),
+        "more_kernels": None,
+    }
+    usual_kernels = whole[_KERNELS].median()
+    more_kernels = slow[_KERNELS].max() - usual_kernels
+    if more_kernels > measured.ODD_AT_LEAST * usual_kernels:
+        numbers["more_kernels"] = float(more_kernels)
+    return numbers
 
 
 class _ClaimedExcess(NamedTuple):
