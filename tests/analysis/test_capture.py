@@ -12,8 +12,8 @@ import pytest
 from tests.support.capture_helpers import Op, Recording
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.cuda_graphs.captures import tokens_of_step
-from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget
+from tracelens_ext.analysis.cuda_graphs.graph_launches import tokens_of_step
+from tracelens_ext.analysis.cuda_graphs.sequence_alignment import AlignmentBudget
 from tracelens_ext.analysis.cuda_graphs.tables import GRAPH_CAPTURES, GRAPH_OPERATIONS
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import (

@@ -67,9 +67,9 @@ def test_cpu_op_detail_combines_with_launcher_detail_and_is_off_by_default() -> 
     maker.op("aten::op", 0, 50)
     maker.launched("k", 100, 10, correlation=1, at=2)
     analyzer = TreePerfAnalyzer(maker.document())
-    both = analyzer.get_df_kernels(launcher_detail=True, cpu_op_detail=True)
-    assert both.columns.is_unique
-    assert {"launch", "Parent cpu_op kernel count"} <= set(both.columns)
+    columns = analyzer.get_df_kernels(launcher_detail=True, cpu_op_detail=True).columns
+    assert columns.is_unique
+    assert {"launch", "Parent cpu_op kernel count"} <= set(columns)
     assert "Parent cpu_op" not in analyzer.get_df_kernels().columns
 
 

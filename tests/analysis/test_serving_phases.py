@@ -188,17 +188,19 @@ def test_shares_of_scheduler_and_sampler_are_of_the_time_from_step_to_step() -> 
 
 
 def model_pass(
-    maker: TraceMaker, at: int, indices: list[int], correlation: int
+    maker: TraceMaker, start: int, indices: list[int], correlation: int
 ) -> None:
     """Add an embedding and an attention, each with a kernel."""
     table = tensors([1000, 8], indices, kinds=["float", "long int"])
-    maker.op("aten::embedding", at, 20, args=table)
-    maker.launched("embed", at + 5, 5, correlation=correlation, at=at + 2)
+    maker.op("aten::embedding", start, 20, args=table)
+    maker.launched("embed", start + 5, 5, correlation=correlation, at=start + 2)
     lengths = tensors(
         [5, 2, 8], [5, 2, 8], [5, 2, 8], [4], kinds=["float"] * 3 + ["int"]
     )
-    maker.op("flash_attn::_flash_attn_varlen_forward", at + 30, 20, args=lengths)
-    maker.launched("attention", at + 40, 5, correlation=correlation + 1, at=at + 32)
+    maker.op("flash_attn::_flash_attn_varlen_forward", start + 30, 20, args=lengths)
+    maker.launched(
+        "attention", start + 40, 5, correlation=correlation + 1, at=start + 32
+    )
 
 
 def test_without_annotations_steps_are_inferred_from_shapes() -> None:

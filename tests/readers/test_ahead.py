@@ -1,4 +1,4 @@
-"""Threads that read ahead give what the stream gives; memory bounds how much is read at once."""
+"""Threads that read ahead return the bytes of the stream; memory limits what is read at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Broken(io.BytesIO):
-    """A stream that fails where it should end."""
+    """A stream that raises an error at its end."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if not (piece := super().read(size)):

@@ -1,4 +1,4 @@
-"""Events of which begin and end are apart: paired as brackets are, or counted."""
+"""Separate begins and ends of events are paired like brackets, or counted as dropped."""
 
 from __future__ import annotations
 

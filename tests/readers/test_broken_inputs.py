@@ -1,4 +1,4 @@
-"""Every broken input gives what its sidecar says: numbers, or one line and the right exit code."""
+"""Every broken input gives the numbers, or the message and exit code, in its sidecar file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_expectation_is_complete() -> None:
 
 
 def _some(names: list[str], every: int) -> list[Any]:
-    """Names for a test; `make test` takes every so manieth."""
+    """Return the names for a test; `make test` uses only every nth of them."""
     return [
         name if number % every == 0 else pytest.param(name, marks=pytest.mark.slow)
         for number, name in enumerate(names)
@@ -70,7 +70,7 @@ def test_a_report_of_each_broken_input_is_as_expected(
 def test_allow_truncated_salvages_what_is_expected(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The events before the damage; the same line where there are none, or none can be known."""
+    """The events before the damage are salvaged; without such events, the message is the same."""
     expected = expectation(FOLDER / name)
     found = outcome(FOLDER / name, tmp_path, capfd, "--allow-truncated")
     assert agrees(found, expected.get("allow_truncated", expected)), found
@@ -82,7 +82,7 @@ def test_allow_truncated_salvages_what_is_expected(
 def test_kernels_of_each_broken_input_are_as_expected(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Another command says the same: the same line, or the same number of launches."""
+    """Another command gives the same message, or the same number of launches."""
     expected = expectation(FOLDER / name)
     code = run(["kernels", str(FOLDER / name), "--json"])
     printed, said = capfd.readouterr()
@@ -104,7 +104,7 @@ def test_kernels_of_each_broken_input_are_as_expected(
 def test_every_event_is_accounted_for_in_every_kind_of_source(
     name: str, tmp_path: Path
 ) -> None:
-    """Read and dropped make what is present; another name and compression change nothing."""
+    """Read and dropped events add up; the name of the file and compression make no difference."""
     data = (FOLDER / name).read_bytes()
     trace = read_trace(FOLDER / name)
     made = trace.provenance
@@ -158,7 +158,7 @@ def test_the_program_exits_with_the_expected_code(name: str, tmp_path: Path) -> 
 def test_several_broken_traces_do_not_spoil_a_good_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One line each for what is broken; the rest is reported."""
+    """Each broken trace gets a line, and the good one is reported."""
     names = [
         "cut_off_in_a_name.json",
         "unsorted.json",

@@ -1,4 +1,4 @@
-"""The cache of parsed traces: what comes out is what went in, and what is stale or damaged goes."""
+"""The cache returns traces unchanged, and removes outdated and damaged entries."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def assert_equal_arrays(left: Any, right: Any) -> None:
 
 
 class Reading:
-    """Reads a trace, and counts how often that took parsing."""
+    """Reads a trace, and counts how often it had to be parsed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from tracelens_ext.readers import formats
@@ -258,7 +258,7 @@ def _modules(patterns: Sequence[str]) -> dict[str, Path]:
 
 
 def _imports(path: Path) -> set[str]:
-    """The modules of the package that one of them imports, not only for its types."""
+    """Return the modules of the package that a module imports at run time."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
@@ -685,7 +685,7 @@ DTYPES = [
 
 
 def _numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
-    """Columns of a type: small numbers, or any."""
+    """Return a strategy for columns of a type, with small numbers or any."""
     if dtype.kind == "b":
         values: st.SearchStrategy[Any] = st.booleans()
     else:

@@ -1,4 +1,4 @@
-"""Call stacks of operations, as old profilers wrote them, are read like recorded frames."""
+"""Call stacks of operations, which old profilers wrote, become frames like recorded ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOADER = "dataloader.py(518): __next__;train.py(42): <module>"
 
 
 def read(*operations: tuple[str, float, float, str], frame: bool = False) -> Trace:
-    """Read operations with their start, length and stack; and a recorded frame, if wanted."""
+    """Read operations given by start, length and stack, and a recorded frame if requested."""
     maker = TraceMaker()
     for name, start, length, stack in operations:
         args: dict[str, Any] = {}

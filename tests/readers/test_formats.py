@@ -1,4 +1,4 @@
-"""Readers: all come through one hook, the first that recognises a file reads it."""
+"""All readers are registered through a hook, and the first that recognizes a file reads it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LineReader(Reader):
 
 
 def others(*readers: object, **more: Any) -> PluginRegistry:
-    """Our own readers and those of another distribution's plugins."""
+    """Return a registry with the readers of this distribution and those of another plugin."""
     plugins = {"a": plugin(tracelens_readers=hookimpl(lambda: list(readers))), **more}
     own = FakeEntryPoint("readers", builtin, own=True)
     return PluginRegistry(
@@ -63,7 +63,7 @@ def others(*readers: object, **more: Any) -> PluginRegistry:
 
 
 def samples(folder: Path) -> dict[str, Path]:
-    """A file of each format that is read without a plugin and without another program."""
+    """Return a file of each format that needs neither a plugin nor another program."""
     rocprof = rocprof_training()
     only_kernels = RunMaker()
     only_kernels.kernel("k", 10, 5, correlation=1)
@@ -238,7 +238,7 @@ def test_open_files_need_a_reader_that_reads_bytes() -> None:
 def test_the_documented_example_of_a_reader_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One file and one registration: the diff of the page is applied."""
+    """The example is a new file and a registration: the diff on the page is applied."""
     text = page_text("architecture.md").partition("### Adding a reader")[2]
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     diff = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)[0]

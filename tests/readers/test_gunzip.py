@@ -1,4 +1,4 @@
-"""gzip streams: the text whatever the pieces, and every byte of it before damage."""
+"""gzip streams give the same text for all sizes of reads, and every byte before damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tracelens_ext.readers.ahead import Gunzip
 
-#: Neither all alike nor without any pattern, so that blocks are of several sorts.
+#: Neither constant nor random, so that the stream has blocks of several types.
 TEXT = b"".join(
     random.Random(place // 5000).randbytes(8) + b"trace event " * (place % 7)
     for place in range(0, 60_000, 3)
@@ -22,7 +22,7 @@ ZIPPED = gzip.compress(TEXT)
 
 @pytest.fixture(params=["isal", "zlib", "thorough"])
 def thorough(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Each of the ways in which streams are unpacked."""
+    """Runs a test with each library that unpacks streams."""
     if request.param == "isal":
         pytest.importorskip("isal")
     else:
@@ -33,7 +33,7 @@ def thorough(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def unpacked(
     data: bytes, size: int = 1 << 18, *, thorough: bool
 ) -> tuple[bytes, Exception | None]:
-    """The text, and the error at its end; the error comes again when it is read again."""
+    """Return the unpacked text, and the error at its end; reading again raises it again."""
     stream = Gunzip(io.BufferedReader(io.BytesIO(data)), thorough=thorough)
     ends: tuple[type[Exception], ...] = (EOFError, *stream.errors)
     text = b""
@@ -95,7 +95,7 @@ def test_damage_is_an_error(thorough: bool) -> None:
 
 
 def test_thorough_returns_every_byte_before_the_damage() -> None:
-    """As much as zlib itself does when it is fed byte by byte."""
+    """Thorough reading returns as much as zlib does when it is fed byte by byte."""
     for place in range(len(ZIPPED) // 2, len(ZIPPED) - 8, 4999):
         damaged = ZIPPED[:place] + b"\xff\x00\xff\x00" * 4 + ZIPPED[place + 16 :]
         stream = zlib.decompressobj(wbits=31)

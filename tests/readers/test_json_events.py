@@ -1,4 +1,4 @@
-"""Documents in slices: whatever the layout, the slice and the names in it, the same events."""
+"""A document gives the same events for all layouts, sizes of slices, and names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENT: Json = {
 
 
 class StrictDecoder:
-    """Decodes events to dicts, numbers as their texts; refuses what is odd, and repairs it."""
+    """Decodes events to dictionaries with numbers as texts; refuses and repairs unusual ones."""
 
     def __init__(self) -> None:
         self.repaired: list[object] = []
@@ -75,20 +75,20 @@ def events_of(
 
 
 def expected(document: Document) -> tuple[list[Json], dict[str, object]]:
-    """By the standard library: numbers of events as texts, numbers of members as numbers."""
+    """Return the events (numbers as texts) and members that the standard library decodes."""
     text = json.dumps(document)
     members = json.loads(text)
     del members["traceEvents"]
     return json.loads(text, parse_int=str, parse_float=str)["traceEvents"], members
 
 
-#: `make test` takes two layouts of the cases that are many.
+#: `make test` uses two layouts for tests with many cases.
 SOME_LAYOUTS = [
     pytest.param(name, marks=pytest.mark.slow if name == "indented" else ())
     for name in LAYOUTS
 ]
 
-# Names that look like the place between two events, or like the end of them.
+# Names that look like the place between two events, or like the end of the array.
 NASTY_NAMES = [
     '}, {"ph": "X"',
     '"}, {"ph": "X", "cat": "',
@@ -114,7 +114,7 @@ scalars = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | names
 )
-#: Arguments may hold arrays of objects that look just like events.
+#: Arguments may contain arrays of objects that look like events.
 values = st.recursive(
     scalars,
     lambda inner: (
@@ -210,7 +210,7 @@ def test_a_large_file_comes_in_slices() -> None:
 def test_slices_stay_small_if_the_first_event_has_another_first_key(
     layout: str,
 ) -> None:
-    """Metadata events come first in many files, and with another key first."""
+    """In many files, metadata events come first, and have another first key."""
     metadata = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "python"}}
     document = {"traceEvents": [metadata] * 3 + [EVENT] * 2000}
     stream = stream_of(LAYOUTS[layout](document).encode(), 4096, StrictDecoder())
@@ -241,7 +241,7 @@ def test_an_event_larger_than_a_slice(slice_bytes: int) -> None:
     )
 
 
-# Odd events, odd documents.
+# Unusual events and documents.
 
 
 @given(
@@ -264,7 +264,7 @@ def test_an_item_that_is_not_an_object_loses_no_other_event(
 
 
 def test_only_odd_events_are_repaired() -> None:
-    """One odd event in the middle of many is walked to through halves, not one by one."""
+    """An unusual event among many is found by halving the slice, not by decoding one by one."""
     found = [EVENT | {"ts": i} for i in range(4000)]
     found[1234] |= {"odd": True}
     decoder = StrictDecoder()
@@ -401,7 +401,7 @@ def test_a_bare_list_cut_off_at_every_byte() -> None:
     [(False, 4), pytest.param(False, 1, marks=pytest.mark.slow), (True, 1)],
 )
 def test_a_trace_cut_off_at_every_byte(zipped: bool, every: int) -> None:
-    """By the front door: never another error than these two, and never a trace."""
+    """`read_trace` raises one of two errors, and never returns a trace."""
     data = kineto_layout(cuda_graph_example()).rstrip().encode()
     data = gzip.compress(data) if zipped else data
     for length in range(0, len(data), every):
@@ -493,7 +493,7 @@ def test_two_documents_in_one_file() -> None:
 @pytest.mark.parametrize("opening", ["[", '{"a": ', '[{"ph": '])
 @pytest.mark.parametrize("depth", [5_000, 200_000])
 def test_endless_nesting_is_refused(opening: str, depth: int) -> None:
-    """In an event, in a member, in the place of an event: an error of ours, never Python's."""
+    """Nesting in an event, in a member or instead of an event gives a TraceFormatError."""
     with pytest.raises(TraceFormatError, match=r"nested too deeply|ends prematurely"):
         list(stream_of(opening.encode() * depth, 1 << 19, StrictDecoder()))
     closed = (
@@ -516,7 +516,7 @@ def test_a_number_with_too_many_digits_is_refused() -> None:
 
 @pytest.mark.parametrize("event", ["1,", "{},"])
 def test_text_without_events_is_refused_quickly(event: str) -> None:
-    """Eight times as much takes about eight times as long; it was quadratic."""
+    """Eight times as much text takes about eight times as long."""
 
     def seconds(count: int) -> float:
         text = f'{{"traceEvents": [{event * count}1]}}'

@@ -1,4 +1,4 @@
-"""Number texts to integers: exact, never by way of a float."""
+"""Texts of numbers become exact integers without passing through a float."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def integers(tokens: list[str]) -> list[int]:
 
 
 def exact_nanoseconds(token: str) -> int:
-    """By decimal arithmetic; half a nanosecond goes up."""
+    """Return the nanoseconds by decimal arithmetic; half a nanosecond is rounded up."""
     doubled = WIDE.multiply(Decimal(token), Decimal(2000))
     return int(WIDE.add(doubled, Decimal(1)).to_integral_value(ROUND_FLOOR)) // 2
 
 
 def decimal_texts(most_digits: int = 15, decimals: int = 3) -> st.SearchStrategy[str]:
-    """Such as `-12`, `0.5`, `1712195495519.047`."""
+    """Return the text of a number, such as `-12`, `0.5` or `1712195495519.047`."""
     return st.builds(
         lambda sign, whole, fraction: (
             f"{sign}{whole}{'.' if fraction else ''}{fraction}"

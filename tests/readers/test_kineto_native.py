@@ -1,4 +1,4 @@
-"""The compiled reader says what the Python reader says, alone and with threads ahead.
+"""The compiled reader gives the result of the Python reader, with and without threads.
 
 Where it was not built there is nothing to compare.
 """
@@ -41,7 +41,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def interned(column: Any, found: Slice, name: str) -> Any:
-    """A column of a slice in codes that do not depend on how texts are spelled."""
+    """Return a column of a slice with codes that do not depend on the spelling of texts."""
     if name in ("tracks", "names", "words"):
         return list(dict.fromkeys(column))
     if name in ("track", "name"):
@@ -56,7 +56,7 @@ def interned(column: Any, found: Slice, name: str) -> Any:
 
 
 class Both:
-    """The two readers of slices, each with what it has seen so far."""
+    """The two readers of slices, with all slices that they have read so far."""
 
     def __init__(self) -> None:
         library: ModuleType | None = LIBRARY
@@ -65,7 +65,7 @@ class Both:
         self.python = KinetoColumns()
 
     def same(self, text: bytes) -> Slice:
-        """The columns of a slice that the compiled reader takes; the same of both."""
+        """Return the columns of a slice, after checking that both readers give the same."""
         found = self.native.parse(text)
         assert found is not None, text
         expected = self.python.decode(text)
@@ -183,7 +183,7 @@ TAKEN = (
 
 @pytest.mark.parametrize("text", TAKEN)
 def test_usual_slices_are_equal_in_both_readers(text: str) -> None:
-    """Again after another slice too: codes go on."""
+    """The readers also agree on a later slice, whose codes continue those of the earlier one."""
     both = Both()
     both.same(text.encode())
     both.same(TAKEN[-3].encode())
@@ -288,14 +288,14 @@ def test_recorded_traces_are_equal_in_both_readers() -> None:
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many slices, and threads for any file."""
+    """Use many slices, and threads even for small files."""
     monkeypatch.setattr(ahead, "WORTHWHILE_BYTES", 0)
     monkeypatch.setattr(json_events, "SLICE_BYTES", 1 << 14)
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Slice | None]:
-    """What the compiled reader said of each slice."""
+    """The results of the compiled reader for all slices."""
     answers: list[Slice | None] = []
     parse = KinetoColumns.parse
 
@@ -310,7 +310,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Slice | None]:
 def by_all(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, allow_truncated: bool = False
 ) -> Trace:
-    """The trace, read by Python, by the compiled reader, and with threads; the same."""
+    """Return a trace after checking that Python, compiled code and threads give the same one."""
     monkeypatch.setenv(PURE_PYTHON, "1")
     expected = read_trace(
         path, reading=ReadingOptions(jobs=1, allow_truncated=allow_truncated)
@@ -341,7 +341,7 @@ def test_both_readers_give_equal_traces(
 
 
 def odd_demo() -> str:
-    """The demo trace with oddities of many sorts, sprinkled over it."""
+    """Return the demo trace with unusual events of many kinds in it."""
     events = [dict(event) for event in DEMO["traceEvents"]]
     wrong: list[Any] = [7, None, "text", [], {"ph": "X"}, {"name": "no phase"}]
     for place in range(100, len(events), 200):
@@ -494,7 +494,7 @@ def test_the_version_names_the_reader_in_use(
 
 @pytest.mark.process
 def test_damaged_traces_under_sanitizers() -> None:
-    """Some seconds of them; `make fuzz` does more."""
+    """Fuzz for some seconds; `make fuzz` does more."""
     command = [sys.executable, str(FUZZ), "--seconds", "8", "--seed", "29"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == 2:

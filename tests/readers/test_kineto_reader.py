@@ -1,4 +1,4 @@
-"""Kineto's events: each kind and spelling to its column, and none lost without being counted."""
+"""Kineto's events of all kinds are read, and no event is lost without being counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INSTANT: Event = {"ph": "i", "name": "Record Window End", "ts": 1, "s": "g"}
 
 
 def read(*events: object, **members: Any) -> Trace:
-    """The trace of these events, after one that any trace may hold."""
+    """Return the trace of an ordinary event followed by these events."""
     return read_trace({"traceEvents": [SPAN, *events], **members})
 
 
@@ -386,7 +386,7 @@ def test_names_of_threads_and_labels_of_processes() -> None:
 
 @pytest.mark.parametrize("name", ['"\\ud800"', '"\xff"', "5", "null", '["a"]', "{}"])
 def test_names_of_processes_are_texts_whatever_the_file_has(name: str) -> None:
-    """As latin-1, one of them is no UTF-8; events follow, so that both decoders see each."""
+    """In latin-1, one of the names is not UTF-8. Both decoders read the name: there are two."""
     metadata = (
         f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": {name}}}}}'
     )
@@ -440,7 +440,7 @@ def test_provenance() -> None:
     assert "Kineto" in made.format
 
 
-# What cannot be used is dropped, with the reason.
+# Unusable events are dropped, with the reason.
 
 
 def test_dropped_events_have_reasons() -> None:
@@ -599,7 +599,7 @@ def test_a_parsed_document_is_not_changed() -> None:
     assert document == before
 
 
-# Whatever is in a document: every event is accounted for, and files say what dicts say.
+# Any document: every event is accounted for, and files and dictionaries give equal traces.
 
 ODD_NUMBERS = [
     None,
@@ -682,7 +682,7 @@ times: Strategy = st.integers(0, 10**6) | odd_numbers
 arguments: Strategy = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(ARGUMENTS, odd_numbers)
 )
-#: Odd where the typed decoder does not look: the rest of the slice goes its way.
+#: Unusual only where the typed decoder does not look, so the slice is decoded as usual.
 somewhat_odd_events: Strategy = st.fixed_dictionaries(
     {},
     optional={
@@ -766,7 +766,7 @@ def comparable(trace: Trace) -> tuple[object, ...]:
 
 
 def test_many_slices_are_one_trace() -> None:
-    """More than a slice: codes, rows and arguments of later slices go on from the earlier ones."""
+    """Codes, rows and arguments of later slices continue those of earlier slices."""
     maker = TraceMaker()
     for i in range(12_000):
         maker.op(

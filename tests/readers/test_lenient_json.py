@@ -1,4 +1,4 @@
-"""Backslashes that were not escaped stand for themselves; all that was right stays as it was."""
+"""Unescaped backslashes and unusual numbers are mended, and correct JSON is not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of `nsys stats`: recognised by titles, units as titled, exact numbers, clear errors."""
+"""Tables of `nsys stats` are recognized by their titles, and give exact numbers or clear errors."""
 
 from __future__ import annotations
 

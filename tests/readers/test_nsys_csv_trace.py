@@ -1,4 +1,4 @@
-"""`cuda_gpu_trace` CSVs as traces."""
+"""`cuda_gpu_trace` tables are read as traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases that are damaged, hostile or of something else: an error in one line, nothing worse."""
+"""Databases that are damaged, hostile or of other programs give a one-line error."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_cut_off_and_damaged_databases_are_refused(tmp_path: Path) -> None:
 
 
 def sound(source: bytes) -> Trace | None:
-    """A trace whose events add up, or an error in one line."""
+    """Check that a database gives a trace whose events add up, or a one-line error."""
     try:
         trace = read_trace(io.BytesIO(source))
         CallTree(trace)

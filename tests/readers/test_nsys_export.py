@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems that `--nsys` converts, here by a program that does as nsys does."""
+"""Reports of Nsight Systems are converted with `--nsys`; a stand-in takes the place of `nsys`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ shutil.copy(here / "export", given["--output"])
 
 
 class Fake:
-    """A folder with a program called `nsys`, and a report."""
+    """A folder with a program named `nsys`, and a report."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "programs"
@@ -319,7 +319,7 @@ def test_a_report_is_recognized_under_another_name(fake: Fake, tmp_path: Path) -
     assert_read(read_trace(renamed, reading=BY_NSYS), renamed)
 
 
-# The real program, where somebody names it.
+# The real program, if an environment variable names it.
 
 _NSYS = os.environ.get("TRACELENS_EXT_TEST_NSYS", "")
 

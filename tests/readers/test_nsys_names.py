@@ -1,4 +1,4 @@
-"""What Nsight Systems calls calls, copies and PyTorch's operations."""
+"""Names of calls, copies and operations in recordings of Nsight Systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes, devices and machines in exports of Nsight Systems; which launch started what."""
+"""Processes, devices, machines and links in exports of Nsight Systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems, read without `nsys`: what becomes of them, and what is refused."""
+"""Reports of Nsight Systems are read without `nsys`; damaged ones are refused or salvaged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read(tmp_path: Path) -> Any:
 
 
 def assert_same(first: Trace, second: Trace, *, but: tuple[str, ...] = ()) -> None:
-    """Traces that are equal in everything but what they were read from."""
+    """Check that traces are equal in everything except the file they were read from."""
     for field in fields(first):
         if field.name in ("provenance", "metadata", "args", *but):
             continue
@@ -90,7 +90,7 @@ def assert_same(first: Trace, second: Trace, *, but: tuple[str, ...] = ()) -> No
     assert first.provenance.present == second.provenance.present
 
 
-# What becomes of it.
+# Reading.
 
 
 def test_kernels_copies_and_calls(read: Any) -> None:
@@ -303,7 +303,7 @@ def test_a_cached_trace_is_the_same(tmp_path: Path) -> None:
     assert_same(read_trace(path, cache=cache), first)
 
 
-# What is refused.
+# Refusals.
 
 
 def changed(content: bytes, old: bytes, new: bytes) -> bytes:
@@ -423,11 +423,11 @@ def test_an_event_without_a_kind_is_damaged(read: Any) -> None:
         read(report([call(LAUNCH, 0, 5), {}], strings=NAMES))
 
 
-# What is salvaged.
+# Salvaging.
 
 
 def three_blocks() -> tuple[bytes, list[int]]:
-    """A report of three blocks of events, and where each begins."""
+    """Return a report with three blocks of events, and the offset of each block."""
     blocks = [
         [call(LAUNCH, 100 * n + 10 * i, 5, i) for i in range(30)] for n in range(3)
     ]
@@ -487,7 +487,7 @@ def test_a_report_without_events_before_the_damage_is_refused(read: Any) -> None
         read(WHOLE[:60], SALVAGE)
 
 
-# What is private.
+# Privacy.
 
 SECRETS = {
     "ENVIRONMENT_SECRET": 101,
@@ -616,11 +616,11 @@ def test_formats_say_that_nothing_else_is_needed(
     assert "is needed to read it" not in listed
 
 
-# Hostile ones.
+# Hostile reports.
 
 
 def mutants(content: bytes, count: int, seed: int) -> list[bytes]:
-    """Copies with bytes changed, zeroed, removed, repeated, or cut off."""
+    """Yield copies with bytes changed, zeroed, removed, repeated, or cut off."""
     numbers = random.Random(seed)
     made = []
     for _ in range(count):
@@ -673,7 +673,7 @@ def test_damaged_reports_are_read_or_refused_alike_by_both_decoders(
                 assert compiled.provenance.notes == pure.provenance.notes
 
 
-# Recorded ones.
+# Recorded reports.
 
 
 @pytest.mark.real_data

@@ -1,4 +1,4 @@
-"""LZ4 blocks and protobuf messages: compiled code and Python give the same, on every input."""
+"""Compiled code and Python decode LZ4 blocks and protobuf messages alike, for every input."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PLAN = MessagePlan(
 
 
 def _token(literals: int, match_length: int) -> int:
-    """The byte before a sequence: both lengths, 15 for longer ones."""
+    """Return the token of a sequence: both lengths, with 15 for longer ones."""
     return min(literals, 15) << 4 | min(match_length, 15)
 
 
 @st.composite
 def packed_blocks(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A block of sequences that are mostly right, and the size that it claims."""
+    """Return a block of mostly valid sequences, and the size that it claims."""
     packed = bytearray()
     size = 0
     for _ in range(draw(st.integers(0, 6))):
@@ -118,7 +118,7 @@ tags = st.sampled_from([1, 2, 3, 4, 5, 7, 100, 126, 127, 128, 300, 5000, 2**29 -
 
 @st.composite
 def messages(draw: st.DrawFn, depth: int = 2) -> bytes:
-    """A message of fields of all wire types."""
+    """Return a message with fields of all wire types."""
     encoded = b""
     for _ in range(draw(st.integers(0, 5))):
         number = draw(tags)
@@ -139,7 +139,7 @@ def messages(draw: st.DrawFn, depth: int = 2) -> bytes:
 
 @st.composite
 def lists(draw: st.DrawFn) -> bytes:
-    """Messages, some of them many times, with or without damage."""
+    """Return a list of messages, some of them repeated, with or without damage."""
     content = b""
     for item in draw(st.lists(messages(), max_size=5)):
         repeated = draw(st.sampled_from([1, 1, 40]))

@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems: what becomes of their rows, in every schema."""
+"""Rows of Nsight Systems exports, in every schema, become events."""
 
 from __future__ import annotations
 

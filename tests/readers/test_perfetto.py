@@ -1,4 +1,4 @@
-"""Perfetto traces: what their packets become, in whatever order and clock they were written."""
+"""Packets of Perfetto traces, in any order and with any clock, become events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(tmp_path: Path, *packets: Any) -> Trace:  # nested lists
 
 
 def slices(found: Trace) -> list[tuple[str, int, int]]:
-    """Name, start and duration of each event."""
+    """Return name, start and duration of each event."""
     rows = range(len(found))
     return sorted((found.name_of(i), int(found.ts[i]), int(found.dur[i])) for i in rows)
 
@@ -80,7 +80,7 @@ def test_varints_of_any_size_are_decoded_together(numbers: list[int]) -> None:
 
 
 def test_begins_of_a_kind_may_all_come_before_their_ends(tmp_path: Path) -> None:
-    """As PyTorch writes them: neither in order of time nor nested, an empty slice among them."""
+    """PyTorch writes slices neither in order of time nor nested; one of these is empty."""
     outer, inner, empty = (
         begin(t, 1, n, "cpu_op") for t, n in ((10, "a"), (20, "b"), (30, "c"))
     )
@@ -121,7 +121,7 @@ def test_slices_without_begin_or_end_are_counted(tmp_path: Path) -> None:
 
 
 def test_interned_names_are_valid_until_the_sequence_is_cleared(tmp_path: Path) -> None:
-    """Two sequences give the same numbers to other names, and one of them twice."""
+    """Two sequences give the same numbers to different names, and one redefines a number."""
 
     def interned(sequence: int, name: str) -> Message:
         return [
@@ -176,7 +176,7 @@ def test_a_track_within_a_thread_belongs_to_that_thread(tmp_path: Path) -> None:
 
 
 def test_arguments_are_those_of_json(tmp_path: Path) -> None:
-    """Numbers, texts and nested lists, in which an empty message is an empty list."""
+    """Values are numbers, texts and nested lists; an empty message is an empty list."""
     dims: Message = [(12, [(12, [(4, 8)]), (12, [(4, 4)])]), (12, [])]
     more: Message = [(4, [(10, "Input Dims"), *dims])]
     args: dict[str, int | float | str] = {"External id": 3, "Sequence number": "17"}
@@ -228,7 +228,7 @@ def test_traces_of_rocprofv3_have_their_calls_kernels_and_copies(
 
 
 def test_render_stages_belong_to_the_call_that_submitted_them(tmp_path: Path) -> None:
-    """With PyTorch's own fields: the kernel's name (1000), the work that a call submits (3000)."""
+    """PyTorch's own fields give the name of a kernel (1000) and the work of a call (3000)."""
     interned = [(24, [(1, 1), (2, "Stream 7")]), (24, [(1, 2), (2, "Kernel")])]
     interned += [(1000, [(1, 4), (3, "void k<float>()")])]
     call = begin(1, 1, "cudaLaunchKernel", "cuda_runtime", more=[(3000, [(1, 77)])])
@@ -290,7 +290,7 @@ def test_complete_packets_of_a_cut_off_file_can_be_salvaged(
 
 
 def test_bytes_that_look_like_packets_do_not_hang(tmp_path: Path) -> None:
-    """Each pair of bytes might begin a packet, and leads to the next."""
+    """Each pair of bytes looks like the beginning of a packet that ends at the next pair."""
     padding = [(99, b"\x0a\x00" * 200_000)]
     assert slices(
         read(tmp_path, TRACK, padding, begin(1, 1, "a", "cpu_op"), end(2, 1))

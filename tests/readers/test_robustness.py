@@ -1,4 +1,4 @@
-"""What holds of any file, right or damaged: our errors only, no event lost, the same every way."""
+"""Any file, correct or damaged, gives only TracelensErrors, loses no event, and is read alike."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_damaged_trace_gives_a_result_or_a_trace_error(data: bytes) -> None:
 def test_salvage_gives_what_comes_before_a_cut(
     data: bytes, choose: st.DataObject
 ) -> None:
-    """The events before the cut, as they are in the whole file, and no other."""
+    """Salvaging gives exactly the events before the cut, as they are in the whole file."""
     length = choose.draw(st.integers(1, len(data) - 1))
     reading = ReadingOptions(allow_truncated=True)
     whole = read_trace(io.BytesIO(data), reading=reading)
@@ -118,12 +118,12 @@ def test_damaged_rule_packs_are_read_or_refused_in_one_line(
     assert isinstance(pack, RulePack)
 
 
-# The same result, whoever decodes.
+# All ways of decoding give the same result.
 
 
 @cache
 def _large_text() -> bytes:
-    """Several slices, with odd events here and there."""
+    """Return a document of several slices, with some unusual events."""
     maker = TraceMaker()
     for i in range(4000):
         maker.op(

@@ -1,4 +1,4 @@
-"""Runs of rocprofv3: each form gives the same tables as PyTorch's, and every launch is found."""
+"""Each form of a rocprofv3 run gives the tables of the same run in PyTorch's format."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_gzipped_files_are_read(tmp_path: Path) -> None:
 
 
 def several() -> tuple[RunMaker, RunMaker]:
-    """Two processes with the same ids, and even the same pid, as in containers."""
+    """Return two processes with the same ids and the same pid, as in containers."""
     first = training()
     second = training()
     second.guid = second.guid[:-1] + "2"
@@ -183,7 +183,7 @@ def test_a_parsed_document_is_read() -> None:
 
 
 def sums(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Name of GPU work → how often, and for how many ns in all."""
+    """Return name of GPU work → number of events, and their total duration in ns."""
     found: dict[str, tuple[int, int]] = {}
     for row in trace.gpu_rows.tolist():
         count, total = found.get(trace.name_of(row), (0, 0))
@@ -250,7 +250,7 @@ def test_markers_alone_launch_nothing(form: str, tmp_path: Path) -> None:
 
 
 def test_kernels_of_one_hardware_queue_may_contain_one_another(tmp_path: Path) -> None:
-    """A queue of AMD carries several streams, so that a long kernel may contain a short one."""
+    """Several streams share a hardware queue, so a long kernel may contain a short one."""
     path = tmp_path / "run_kernel_trace.csv"
     path.write_text(
         '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id",'

@@ -1,4 +1,4 @@
-"""Files of rocprofv3 that are cut, damaged or hostile: a result, or an error in one line."""
+"""Files of rocprofv3 that are cut off, damaged or hostile give a result or a one-line error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELE
 
 
 def changed(folder: Path, *statements: str) -> Path:
-    """The database of a run after some statements, in which `TABLE_` stands for a guid's table."""
+    """Return the database of a run after some SQL statements; `{}` stands for the guid."""
     path = training().write_rocpd(folder / "run.db")
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements:

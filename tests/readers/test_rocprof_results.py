@@ -1,4 +1,4 @@
-"""What rocprof and rocprofv2 write: databases, JSON, tables of kernels, sums."""
+"""Databases, JSON and tables of rocprof and rocprofv2 are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORK = '(BeginNs, EndNs, "dev-id", "queue-id", Name, pid, tid, "Index")'
 def database(
     tmp_path: Path, *, kernels: str = "OPS", names_beside: bool = False
 ) -> Path:
-    """A call, the kernel and the copy that it started, of one process."""
+    """Write a database with a call, and the kernel and the copy that it started."""
     path = tmp_path / "results.db"
     path.unlink(missing_ok=True)
     name = 5 if names_beside else "void k<float>() [clone .kd]"
@@ -59,7 +59,7 @@ def database(
 
 
 def kernels(path: Path) -> dict[str, tuple[int, int]]:
-    """Count and ns of each name of GPU work."""
+    """Return name of GPU work → number of events, and their total duration in ns."""
     trace = read_trace(path, cache=False)
     accounted_for(trace)
     found: dict[str, tuple[int, int]] = {}
@@ -97,7 +97,7 @@ def test_kernels_come_from_the_table_that_has_rows(tmp_path: Path) -> None:
 
 
 def test_json_has_exact_times_and_flows(tmp_path: Path) -> None:
-    """`ts` is cut to µs, text in slices and a number in flows; the first event is empty."""
+    """`ts` is in whole µs, a text in slices and a number in flows; the first event is empty."""
 
     def slice_of(pid: str, name: str, begin: int, end: int) -> dict[str, object]:
         args = {"BeginNs": str(begin), "EndNs": str(end), "pid": "42", "tid": "43"}

@@ -1,4 +1,4 @@
-"""Real recordings of rocprofv3 against the reference tables, and the published schemas of rocpd."""
+"""Recordings of rocprofv3 agree with reference tables, and published schemas of rocpd are read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def by_name(trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Name → count, total, shortest and longest, ns."""
+    """Return name → count, and total, shortest and longest duration in ns."""
     found: dict[str, list[int]] = {}
     for row in trace.gpu_rows.tolist():
         found.setdefault(trace.name_of(row), []).append(int(trace.dur[row]))
@@ -54,7 +54,7 @@ def test_sums_by_name_equal_the_reference(path: Path) -> None:
 
 
 def test_blocks_of_each_dispatch_equal_the_grid() -> None:
-    """A grid counts work items: as many blocks as a loop over the files finds."""
+    """A grid is in work items; a loop over the files finds the same number of blocks."""
 
     def blocks(sizes: list[tuple[int, int]]) -> int:
         return math.prod(-(-items // block) for items, block in sizes)
@@ -73,7 +73,7 @@ def test_blocks_of_each_dispatch_equal_the_grid() -> None:
 
 
 def test_a_kernel_of_few_blocks_is_a_finding() -> None:
-    """Of 256 units four have work, during all of the longest kernel."""
+    """Four of 256 units have work during the longest kernel."""
     document = json.loads(gzip.decompress(JSON.read_bytes()))
     (process,) = document["rocprofiler-sdk-tool"]
     records = process["buffer_records"]["kernel_dispatch"]
@@ -176,7 +176,7 @@ def schema(*names: str) -> str:
     ids=["3.0.0", "3.0.3", "4.1.0"],
 )
 def test_published_schemas_are_read(names: tuple[str, ...], tmp_path: Path) -> None:
-    """All versions give the same tables; a second process has tables of its own guid."""
+    """All versions give the same tables; a second process has tables with another guid."""
     plain = training().write_rocpd(tmp_path / "plain.db")
     real = training().write_rocpd(tmp_path / "real.db", schema=schema(*names))
     ours, theirs = (TreePerfAnalyzer(path).get_df_kernels() for path in (plain, real))

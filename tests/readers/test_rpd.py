@@ -1,4 +1,4 @@
-"""Databases of rocmProfileData (`.rpd`): equal to plain SQL, whatever the version of the schema."""
+"""Databases of rocmProfileData (`.rpd`) of all versions give the events that plain SQL finds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CALLS = """SELECT n.string, a.start, a.end FROM rocpd_api a
 
 
 def events(trace: Trace, *kinds: EventKind) -> list[tuple[str, int, int]]:
-    """Name, start and end of events, ns."""
+    """Return name, start and end of events, in ns."""
     rows = trace.rows_of(*kinds)
     start = trace.ts[rows] + trace.base_ns
     end = start + trace.dur[rows]
@@ -162,7 +162,7 @@ def test_processes_of_one_file_stay_apart(tmp_path: Path) -> None:
 
 
 def test_copies_of_rocprofiler_are_on_the_gpu_of_their_process(tmp_path: Path) -> None:
-    """It writes GPU 0 for all copies."""
+    """rocprofiler-sdk writes GPU 0 for all copies."""
     run = RpdMaker(3)
     run.launched("k", 100, 10, at=10, gpu=3)
     call = run.call("hipMemcpy", 300, 10)

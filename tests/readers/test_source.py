@@ -1,4 +1,4 @@
-"""Bytes from wherever a user has them: a path, an open file, gzipped or not."""
+"""Bytes are read from paths and open files, gzipped or not."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_progress_of_an_open_file_has_no_size() -> None:
     assert seen[-1] == (len(DATA), None)
 
 
-# What can go wrong.
+# Errors.
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_gzip_cut_off_in_an_open_gzip_file_is_an_error(
 
 
 def test_gzip_damaged_anywhere_is_an_error() -> None:
-    """A flipped byte: the stream is refused, or its check sum does not agree."""
+    """With a flipped byte the stream is refused, by its format or by its checksum."""
     for place in range(10, len(ZIPPED)):
         damaged = ZIPPED[:place] + bytes([ZIPPED[place] ^ 0xFF]) + ZIPPED[place + 1 :]
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Columns of a database: whole numbers exactly as they are stored, anything else as missing."""
+"""Columns of a database give exact whole numbers; all other values count as missing."""
 
 from __future__ import annotations
 

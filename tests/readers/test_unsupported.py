@@ -1,4 +1,4 @@
-"""Files that are no PyTorch trace: each is recognised, and the message says what to do."""
+"""Unsupported files are recognized, and the message says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of JAX: what becomes of their planes, lines, events and programs."""
+"""Planes, lines, events and programs of JAX profiles become events and operations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def named(trace: Trace, name: str) -> list[int]:
 
 
 def operations(trace: Trace) -> list[str]:
-    """The operation of each GPU event, in order of start."""
+    """Return the operation of each GPU event, in order of start."""
     codes, labels = CallTree(trace).cpu_op_label_of_gpu
     order = np.argsort(trace.ts[trace.gpu_rows], kind="stable")
     return [labels[code] for code in codes[order].tolist()]
@@ -68,7 +68,7 @@ def above(trace: Trace, row: int) -> list[str]:
 
 
 def said(trace: Trace, operation: str) -> dict[str, str]:
-    """What the HLO says of an operation."""
+    """Return the arguments of an operation from the HLO."""
     row = next(
         row for row in named(trace, operation) if trace.kind[row] == EventKind.CPU_OP
     )
@@ -295,7 +295,7 @@ def test_calls_may_be_on_a_plane_of_their_own() -> None:
 
 
 def _calls(*kernels: tuple[str, str]) -> list[tuple[str, int]]:
-    """The operations made for launches, of (operation, kernel): name and GPU events."""
+    """Return name and GPU events of the operations that are made for (operation, kernel)."""
     maker = XplaneMaker()
     for i, (operation, name) in enumerate(kernels):
         maker.launched(
@@ -352,7 +352,7 @@ def test_operations_of_the_host_are_operations() -> None:
 
 
 def _of_program(name: str, *computations: Any, **members: Any) -> dict[str, str]:
-    """What is said of an instruction of a program."""
+    """Return the description of an instruction of a program."""
     maker = XplaneMaker()
     maker.program("jit_f(3)", *computations, **members)
     maker.launched("k", 5_000, 10, at=4_000, correlation=1, hlo_op=name, program_id=3)
@@ -361,7 +361,7 @@ def _of_program(name: str, *computations: Any, **members: Any) -> dict[str, str]
 
 
 def counted(trace: Trace, operation: str) -> dict[str, str]:
-    """What an operation computes and moves, as far as the HLO says."""
+    """Return the work of an operation as far as the HLO determines it."""
     row = next(
         row for row in named(trace, operation) if trace.kind[row] == EventKind.CPU_OP
     )

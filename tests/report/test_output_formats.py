@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -256,11 +255,11 @@ def test_plain_words_stay_plain() -> None:
     assert formats.cell(KERNEL) == "`" + KERNEL.replace("|", "\\|") + "`"
 
 
-def test_a_name_of_a_megabyte_takes_no_time() -> None:
-    for name in ("a" * 1_000_000 + "#", "a_" * 500_000 + "#", "`" * 1_000_000):
-        started = time.process_time()
-        assert len(formats.cell(name)) > 1_000_000
-        assert time.process_time() - started < 5
+@pytest.mark.parametrize("repeated", ["a", "a_", "`"])
+def test_a_name_of_a_megabyte_is_written(repeated: str) -> None:
+    """A pattern that backtracks would take hours for it."""
+    name = repeated * (1_000_000 // len(repeated)) + "#"
+    assert formats.cell(name).count(repeated) >= name.count(repeated)
 
 
 def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
@@ -488,9 +487,18 @@ def test_a_table_in_a_nested_document_is_the_list_of_its_rows() -> None:
     assert json.loads(odd) == {"path": rows, "text": "\ufffd"}
 
 
-def test_a_nested_document_is_made_at_the_speed_of_a_table() -> None:
-    frame = pd.DataFrame({"start_ns": range(100_000), "name": ["kernel"] * 100_000})
-    started = time.process_time()
-    text = formats.nested_json_text({"path": frame.to_dict("records"), "same": frame})
-    assert time.process_time() - started < 3.0, "one-element columns take 6 s and more"
-    assert len(text) > 10_000_000
+def test_a_nested_document_is_made_without_a_column_for_each_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns = []
+
+    def plain_column(series: pd.Series) -> list[formats.Plain]:
+        columns.append(series)
+        return list(series.tolist())
+
+    monkeypatch.setattr(formats, "plain_column", plain_column)
+    frame = pd.DataFrame({"start_ns": range(1_000), "name": ["kernel"] * 1_000})
+    rows = frame.to_dict("records")
+    text = formats.nested_json_text({"path": rows, "same": frame})
+    assert json.loads(text) == {"path": rows, "same": rows}
+    assert len(columns) == 2

@@ -50,12 +50,12 @@ _ALWAYS = (
 
 
 def corpus() -> list[Path]:
-    """The broken files, by name."""
+    """Return the broken files, by name."""
     return sorted(path for path in FOLDER.iterdir() if path.suffix != SUFFIX)
 
 
 def expectation(path: Path) -> dict[str, Any]:
-    """What is expected of a broken file."""
+    """Return the expected outcome of a broken file."""
     expected = json.loads(
         path.with_name(path.name + SUFFIX).read_text(encoding="utf-8")
     )

@@ -89,7 +89,7 @@ class ExportMaker:
         self.connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({TABLES[name]})")
 
     def insert(self, table: str, **values: Any) -> None:
-        """A row; what must not be null and is not given is 0, what is not in the table is left."""
+        """Insert a row; required columns default to 0, unknown columns are ignored."""
         self.table(table)
         row: dict[str, Any] = {}
         columns = self.connection.execute(f"PRAGMA table_info({table})").fetchall()
@@ -166,7 +166,7 @@ class ExportMaker:
         correlation: int,
         **values: Any,
     ) -> None:
-        """A kernel, and its launch, which lasts 10 ns."""
+        """Add a kernel, and its launch, which lasts 10 ns."""
         where = {name: values[name] for name in ("pid", "machine") if name in values}
         call = {"tid": values.pop("tid", None)} | where
         self.call("cudaLaunchKernel_v7000", at, 10, correlation=correlation, **call)
@@ -253,7 +253,7 @@ def text_arg(trace: Trace, name: str, row: int) -> Any:
 
 
 def parents(trace: Trace) -> dict[str, set[str]]:
-    """What encloses or launched each event, by name."""
+    """Return the names of the events that enclose or launched each event, by its name."""
     tree = CallTree(trace)
     found: dict[str, set[str]] = {}
     for row in range(len(trace)):

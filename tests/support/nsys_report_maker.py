@@ -22,7 +22,7 @@ def varint(value: int) -> bytes:
 
 
 def message(fields: Message) -> bytes:
-    """A protobuf message: numbers, texts, messages (mappings), and lists of these."""
+    """Return a protobuf message of numbers, texts, nested messages (mappings) and lists of them."""
     encoded = b""
     for number, value in fields.items():
         for each in value if isinstance(value, list) else [value]:
@@ -41,7 +41,7 @@ def sized(content: bytes) -> bytes:
 
 
 def block(content: bytes) -> bytes:
-    """A block of one LZ4 sequence without a match: its length, and the bytes themselves."""
+    """Return a block of one LZ4 sequence without a match: its length, and the bytes themselves."""
     rest = len(content) - 15
     length = bytes([min(len(content), 15) << 4])
     if rest >= 0:
@@ -122,7 +122,7 @@ GLOBAL_TID = GLOBAL_PID | PID
 def gpu_work(
     kind: int, activity: int, start: int, duration: int, **more: Value
 ) -> Message:
-    """Work on the GPU; `more` are the fields of its body, as `f101={...}`."""
+    """Return GPU work; `more` are the fields of its body, such as `f101={...}`."""
     body: dict[int, Value] = {
         1: start,
         2: start + duration,
@@ -177,7 +177,7 @@ def call(
 
 
 def nvtx(kind: int, start: int, end: int | None, **more: Value) -> Message:
-    """An NVTX event; `more` are other fields of its body, as `f7="text"`."""
+    """Return an NVTX event; `more` are other fields of its body, such as `f7="text"`."""
     body: dict[int, Value] = {1: kind, 2: start, 9: GLOBAL_TID}
     if end is not None:
         body[10] = end

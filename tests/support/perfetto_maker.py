@@ -13,7 +13,7 @@ Message = list[tuple[int, "int | float | str | bytes | Message"]]
 
 
 def varint(value: int) -> bytes:
-    """7 bits a byte, the lowest first."""
+    """Return a varint: 7 bits per byte, the lowest first."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:
@@ -23,7 +23,7 @@ def varint(value: int) -> bytes:
 
 
 def encoded(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Return an encoded message."""
     out = b""
     for number, value in message:
         if isinstance(value, int):
@@ -38,22 +38,22 @@ def encoded(message: Message) -> bytes:
 
 
 def trace(*packets: Message) -> bytes:
-    """A file of packets."""
+    """Return a file of packets."""
     return b"".join(encoded([(1, packet)]) for packet in packets)
 
 
 def thread_track(uuid: int, pid: int, tid: int, name: str) -> Message:
-    """The descriptor of a track of a thread."""
+    """Return the descriptor of a track of a thread."""
     return [(60, [(1, uuid), (4, [(1, pid), (2, tid), (5, name)])])]
 
 
 def child_track(uuid: int, parent: int, name: str) -> Message:
-    """The descriptor of a track within another."""
+    """Return the descriptor of a track within another track."""
     return [(60, [(1, uuid), (5, parent), (2, name)])]
 
 
 def arguments(args: Mapping[str, int | float | str]) -> Message:
-    """Arguments of a track event, their names inline."""
+    """Return the arguments of a track event, with their names inline."""
     field = {int: 4, float: 5, str: 6}
     return [
         (4, [(10, name), (field[type(value)], value)]) for name, value in args.items()
@@ -71,7 +71,7 @@ def begin(
     args: Mapping[str, int | float | str] | None = None,
     more: Message | None = None,
 ) -> Message:
-    """A packet that begins a slice; names inline."""
+    """Return a packet that begins a slice, with names inline."""
     event: Message = [(9, 1), (11, track), (23, name)]
     event += [(22, category)] if category else []
     return [
@@ -82,5 +82,5 @@ def begin(
 
 
 def end(time: int, track: int, sequence: int = 1) -> Message:
-    """A packet that ends one."""
+    """Return a packet that ends a slice."""
     return [(8, time), (10, sequence), (11, [(9, 2), (11, track)])]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refused(source: bytes | Path | dict[str, Any]) -> str:
-    """The message: one line, file first, then problem and remedy."""
+    """Return the message, after checking that it is one line with file, problem and remedy."""
     with pytest.raises(TraceFormatError) as caught:
         read_trace(io.BytesIO(source) if isinstance(source, bytes) else source)
     message = str(caught.value)

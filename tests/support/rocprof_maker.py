@@ -117,7 +117,7 @@ class RunMaker:
     def launched(
         self, name: str, start: int, length: int, *, at: int, correlation: int
     ) -> None:
-        """A kernel, and its launch, which lasts 10 ns."""
+        """Add a kernel, and its launch, which lasts 10 ns."""
         self.call("hipLaunchKernel", at, 10, correlation=correlation)
         self.kernel(name, start, length, correlation=correlation)
 
@@ -133,7 +133,7 @@ class RunMaker:
     # rocpd.
 
     def into(self, connection: sqlite3.Connection, schema: str = SCHEMA) -> None:
-        """Write the tables of this process, with names as the given schema has them."""
+        """Write the tables of this process, with the names that the schema has."""
         suffix = "_" + self.guid.replace("-", "_")
         connection.executescript(
             schema.replace("{{uuid}}", suffix).replace("{{guid}}", self.guid)
@@ -275,7 +275,7 @@ class RunMaker:
     # CSV.
 
     def write_csv(self, folder: Path, prefix: str = "run_") -> Path:
-        """Write the tables; the answer is that of the kernels."""
+        """Write the tables, and return the path of the table of kernels."""
         folder.mkdir(exist_ok=True)
         tables: dict[str, list[dict[str, object]]] = {
             "agent_info": [self._agent_row(agent) for agent in range(self.gpus + 1)]
@@ -331,7 +331,7 @@ class RunMaker:
     # PyTorch.
 
     def document(self) -> Document:
-        """The same run as PyTorch's profiler writes it, a range as an operation."""
+        """Return the same run as PyTorch's profiler writes it, with ranges as operations."""
         maker = TraceMaker(self.pid, TID)
         for record in self.records:
             start = record.start / 1000
@@ -355,7 +355,7 @@ class RunMaker:
 
 
 class _RocpdWriter:
-    """Inserts rows; what a table has no column for is left out."""
+    """Inserts rows; values without a column are left out."""
 
     def __init__(self, connection: sqlite3.Connection, suffix: str) -> None:
         self._connection = connection
@@ -386,7 +386,7 @@ class _RocpdWriter:
         return {column for _, column, *_ in info}
 
     def once(self, table: str, column: str, text: str) -> int:
-        """The id of a text in a table."""
+        """Return the id of a text in a table."""
         if (table, text) not in self._ids:
             more = {"display_name": text} if column == "kernel_name" else {}
             kernel = f"{text}.kd" if column == "kernel_name" else text
@@ -439,13 +439,13 @@ class _RocpdWriter:
 
 
 def _only_tables(schema: str) -> str:
-    """A schema without its views, whose names are the same for all processes of a file."""
+    """Return a schema without its views, whose names would be the same for all processes."""
     statements = schema.split(";")
     return ";".join(s for s in statements if "CREATE VIEW" not in s)
 
 
 def _ends_of_copy(record: Record) -> tuple[int, int]:
-    """The agents from and to which a copy goes."""
+    """Return the source and target agents of a copy."""
     gpu = record.gpu + 1
     return (0, gpu) if record.name == TO_DEVICE else (gpu, 0)
 
@@ -478,7 +478,7 @@ def training() -> RunMaker:
 
 
 def read(path: Path, *, allow_truncated: bool = False) -> Trace:
-    """What is read of a file, every record of which is accounted for."""
+    """Return the trace of a file, after checking that every record is accounted for."""
     trace = read_trace(
         path, cache=False, reading=ReadingOptions(allow_truncated=allow_truncated)
     )

@@ -84,7 +84,7 @@ class RpdMaker:
         tid: int = TID,
         domain: str = "hip",
     ) -> int:
-        """A row of `rocpd_api`; the answer is its id."""
+        """Insert a row of `rocpd_api`, and return its id."""
         columns: dict[str, object] = {"args_id": self.text(args)}
         if self.version == 3:
             columns["args_id"] = self.insert("rocpd_ustring", string=args)
@@ -114,7 +114,7 @@ class RpdMaker:
         queue: int = 1,
         sequence: int = 0,
     ) -> int:
-        """A row of `rocpd_op`, and its link to a call; the answer is its id."""
+        """Insert a row of `rocpd_op` with its link to a call, and return its id."""
         operation = self.insert(
             "rocpd_op",
             gpuId=gpu,
@@ -142,7 +142,7 @@ class RpdMaker:
         pid: int = PID,
         gpu: int = 2,
     ) -> None:
-        """A kernel and its launch."""
+        """Add a kernel and its launch."""
         call = self.call(call_name, at, 10, pid=pid)
         op_type = "KernelExecution"
         operation = self.operation(
@@ -160,7 +160,7 @@ class RpdMaker:
     def copied(
         self, op_type: str, start: int, length: int, *, at: int, size: int
     ) -> None:
-        """A copy and its call."""
+        """Add a copy and its call."""
         call = self.call("hipMemcpyAsync", at, 10)
         operation = self.operation(op_type, start, length, call=call)
         if self.version == 1:

@@ -33,7 +33,7 @@ SMALL_SLICE = 64
 
 
 def accounted_for(trace: Trace) -> None:
-    """No event is lost without a reason, and what is read is what a trace may hold."""
+    """Check that no event is lost without a reason, and that the trace is consistent."""
     made = trace.provenance
     assert made.present == len(trace) + made.metadata_events + sum(
         made.dropped.values()
@@ -84,7 +84,7 @@ def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A dictionary; of a key that comes twice, `json` would keep the last value alone."""
+    """Return a dictionary; for a repeated key, `json` would keep only the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError
@@ -242,7 +242,7 @@ _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
 
 
 def what_was_read(trace: Trace) -> tuple[object, ...]:
-    """All that a trace says, comparable."""
+    """Return the whole content of a trace in a form that can be compared."""
     made = trace.provenance
     # NaN is no equal of itself; as text it is
     rows = json.dumps(rows_read(trace), sort_keys=True)
@@ -303,7 +303,7 @@ def _trace_or_error(data: bytes, *, allow_truncated: bool) -> Trace | tuple[str,
 
 
 def assert_same(one: object, other: object) -> None:
-    """All fields are equal, orders and types of arrays included."""
+    """Check that all fields are equal, including orders and types of arrays."""
     assert type(one) is type(other), (one, other)
     if isinstance(one, np.ndarray):
         assert isinstance(other, np.ndarray)
@@ -322,7 +322,7 @@ def assert_same(one: object, other: object) -> None:
 
 
 def reading_is_safe_and_steady(data: bytes) -> None:
-    """Only our errors; every event accounted for; the same in slices, and gzipped."""
+    """Check for TraceErrors only, complete counts, and the same result in slices and gzipped."""
     whole = result_of(data)
     _same(result_of(data, slice_bytes=SMALL_SLICE), whole, data)
     if not _is_gzipped(data):

@@ -27,14 +27,14 @@ _LINE = 3
 
 
 def varint(number: int) -> bytes:
-    """7 bits a byte, the lowest first."""
+    """Return a varint: 7 bits per byte, the lowest first."""
     head = number & 0x7F
     rest = number >> 7
     return bytes([head | 0x80]) + varint(rest) if rest else bytes([head])
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of bytes."""
+    """Return an encoded field with bytes."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
@@ -47,7 +47,7 @@ class _Plane:
         self.programs: dict[str, bytes] = {}
 
     def stat(self, name: str, value: Any) -> Any:
-        """A statistic; a text is that of another statistic's name, as JAX writes it."""
+        """Return a statistic; a text is stored as the name of another statistic, as JAX does."""
         values = {"uint64_value": value}
         if isinstance(value, str):
             values = {"ref_value": self.stats[value] + 1}
@@ -106,7 +106,7 @@ class XplaneMaker:
         /,
         **stats: Any,
     ) -> Any:
-        """An event of any plane, as the message that it becomes."""
+        """Return the encoded event of a plane."""
         where = self.plane(plane)
         event = message_class("XEvent")(
             metadata_id=where.names[name] + 1,
@@ -137,13 +137,13 @@ class XplaneMaker:
         line: tuple[int, str] = (1, "main"),
         **stats: Any,
     ) -> None:
-        """A kernel, and the call that starts it, 10 ns long."""
+        """Add a kernel, and the call that starts it, which lasts 10 ns."""
         ids = {"correlation_id": correlation}
         self.event("cuLaunchKernel", at, 10, HOST, line, device_id=device, **ids)
         self.gpu(name, start, duration, device, **ids, **stats)
 
     def program(self, label: str, *computations: Any, **members: Any) -> None:
-        """The HLO of a program, the last computation its entry."""
+        """Add the HLO of a program; the last computation is its entry."""
         module = message_class("HloModule")(computations=computations, **members)
         content = message_class("HloProto")(hlo_module=module).SerializeToString()
         self.plane("/host:metadata").programs[label] = content

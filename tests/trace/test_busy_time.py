@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.call_counts import calls_during
 from tracelens_ext.trace import NONE
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.intervals import union_length
@@ -59,12 +58,11 @@ def _is_below(parent: np.ndarray, node: int, top: int) -> bool:
     return node == top
 
 
-@pytest.mark.parametrize("owners", [3, 70_000])
-def test_times_of_long_traces_do_not_overflow(owners: int) -> None:
+@pytest.mark.parametrize("owner_count", [3, 70_000])
+def test_times_of_long_traces_do_not_overflow(owner_count: int) -> None:
     start = np.array([2**61, 0, 2**61 + 5], dtype=np.int64)
-    busy = BusyTime(start, start + 10).by_owner(
-        np.array([owners - 1, 0, owners - 1]), owners
-    )
+    owner = np.array([owner_count - 1, 0, owner_count - 1])
+    busy = BusyTime(start, start + 10).by_owner(owner, owner_count)
     assert busy[0] == 10
     assert busy[-1] == 15
     assert busy.sum() == 25
@@ -78,26 +76,15 @@ def test_owners_of_nothing() -> None:
 
 
 def test_a_deep_forest_takes_no_more_steps_than_a_shallow_one() -> None:
-    def steps(depth: int) -> int:
-        calls = 0
-
-        def count(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "c_call"
-
+    def calls_for(depth: int) -> int:
         parent = np.arange(-1, depth - 1, dtype=np.int32)
         owner = np.full(20, depth - 1)
         start = np.arange(20)
         busy = BusyTime(start, start + 5)
-        sys.setprofile(count)
-        try:
-            found = busy.by_subtree(parent, owner)
-        finally:
-            sys.setprofile(None)
-        assert (found == 24).all()
-        return calls
+        assert (busy.by_subtree(parent, owner) == 24).all()
+        return calls_during(lambda: busy.by_subtree(parent, owner))
 
-    assert steps(20_000) < steps(100) * 4
+    assert calls_for(20_000) < calls_for(100) * 4
 
 
 @given(st.lists(st.integers(0, 5), min_size=120, max_size=120), st.data())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.call_counts import calls_during
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.nesting import LATE_END_NS
 
@@ -165,23 +165,32 @@ def naive_launch(trace: Trace, gpu: int) -> int:
     return min(found)[1] if found else NONE
 
 
-def test_a_hundred_thousand_ids_that_two_calls_carry_are_quick() -> None:
-    """A runtime call and the driver call inside it, with one id: a second is plenty."""
-    count = 100_000
-    one = (
+def trace_with_two_calls_per_id(kernels: int) -> Trace:
+    """A runtime call and the driver call inside it have the id of each kernel."""
+    event = (
         '{"ph": "X", "cat": "%s", "name": "n", "pid": 1, "tid": 1, "ts": %d, "dur": %d,'
         ' "args": {"correlation": %d}}'
     )
     events = []
-    for i in range(count):
-        events.append(one % ("cuda_runtime", 10 * i, 5, i + 1))
-        events.append(one % ("cuda_driver", 10 * i + 1, 3, i + 1))
-        events.append(one % ("kernel", 10 * i + 4, 5, i + 1))
-    trace = read_trace(io.BytesIO(("[" + ",".join(events) + "]").encode()))
-    began = time.process_time()
-    tree = CallTree(trace)
-    assert time.process_time() - began < 5
-    assert (tree.launch_of_gpu == trace.gpu_rows - 1).all()  # the driver call
+    for number in range(kernels):
+        start = 10 * number
+        events.append(event % ("cuda_runtime", start, 5, number + 1))
+        events.append(event % ("cuda_driver", start + 1, 3, number + 1))
+        events.append(event % ("kernel", start + 4, 5, number + 1))
+    return read_trace(io.BytesIO(("[" + ",".join(events) + "]").encode()))
+
+
+def test_the_call_inside_is_the_launch_where_two_have_the_id() -> None:
+    trace = trace_with_two_calls_per_id(3)
+    assert (CallTree(trace).launch_of_gpu == trace.gpu_rows - 1).all()
+
+
+def test_many_ids_that_two_calls_have_take_no_further_steps() -> None:
+    few = trace_with_two_calls_per_id(10)
+    many = trace_with_two_calls_per_id(5_000)
+    assert calls_during(lambda: CallTree(many)) < 2 * calls_during(
+        lambda: CallTree(few)
+    )
 
 
 # Several processes.

@@ -29,8 +29,8 @@ def test_statistics_of_groups_agree_with_lists_of_durations(
     items: list[tuple[int, int]],
 ) -> None:
     durations_of: dict[int, list[int]] = defaultdict(list)
-    for group, duration in items:
-        durations_of[group].append(duration)
+    for group, duration_ns in items:
+        durations_of[group].append(duration_ns)
     code = np.array([group for group, _ in items], dtype=np.int64)
     duration = np.array([duration for _, duration in items], dtype=np.int64)
     groups = group_durations([code], duration)

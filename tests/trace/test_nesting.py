@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.call_counts import calls_during
 from tracelens_ext.trace.nesting import (
     LATE_END_NS,
     ROOT,
@@ -277,24 +277,30 @@ def test_three_thousand_nested_events() -> None:
     )
 
 
-def test_a_hundred_thousand_siblings_are_quick() -> None:
-    """In pairs under one event: a second is a hundred times what it takes."""
-    count = 100_000
-    start = np.concatenate(([0], 10 * np.arange(count)))
-    end = np.concatenate(([10 * count], 10 * np.arange(count) + 9))
-    began = time.process_time()
-    nesting = nest(
-        np.zeros(count + 1, dtype=np.int32),
-        start,
-        end,
-        np.zeros(count + 1, dtype=np.int64),
-        np.zeros(count + 1, dtype=bool),
+def nested_siblings(count: int) -> Nesting:
+    """Nest intervals that follow one another within one that encloses them all."""
+    sibling_start = 10 * np.arange(count)
+    return nest(
+        thread=np.zeros(count + 1, dtype=np.int32),
+        start=np.append(0, sibling_start),
+        end=np.append(10 * count, sibling_start + 9),
+        tie=np.zeros(count + 1, dtype=np.int64),
+        childless=np.zeros(count + 1, dtype=bool),
     )
-    depth = depths(nesting.parent)
-    ends = subtree_ends(nesting.parent, depth)
-    assert time.process_time() - began < 5
+
+
+def test_many_siblings_are_below_the_event_around_them() -> None:
+    count = 1_000
+    nesting = nested_siblings(count)
+    ends = subtree_ends(nesting.parent, depths(nesting.parent))
     assert nesting.parent.tolist() == [ROOT] + [0] * count
-    assert ends.tolist() == [count + 1, *range(2, count + 2)]
+    assert ends.tolist() == [count + 1] + list(range(2, count + 2))
+
+
+def test_many_siblings_take_few_further_steps() -> None:
+    few = calls_during(lambda: nested_siblings(100))
+    many = calls_during(lambda: nested_siblings(20_000))
+    assert many < 4 * few
 
 
 def test_more_threads_than_sixteen_bits_count() -> None:

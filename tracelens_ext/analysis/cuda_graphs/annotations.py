@@ -20,8 +20,8 @@ import numpy as np
 from tracelens_ext.analysis.cuda_graphs.captures import (
     Capture,
     CapturedGraph,
-    GraphLaunches,
 )
+from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
@@ -209,7 +209,7 @@ def _annotate_by_node(
     if not len(annotated_nodes):
         return
     sorted_nodes, first_of_node = np.unique(annotated_nodes, return_index=True)
-    # The search answers for every event; only where it hits the event's own node is it a result.
+    # `searchsorted` returns a place for every event, also if no node there is the event's own node.
     place = np.searchsorted(sorted_nodes, node_of_gpu)
     is_found = is_within(sorted_nodes, place)
     is_found &= values_at(sorted_nodes, place) == node_of_gpu

@@ -2,14 +2,12 @@
 
 The annotation around a launch contains the number of tokens of its step, which engines pad to the
 next batch size that was captured. Among the captures of that size, the one whose kernel names agree
-best with the launch is chosen. Names are aligned by their longest common subsequence (Wagner and
-Fischer, "The string-to-string correction problem", 1974).
+best with the launch is chosen (`sequence_alignment`).
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,168 +16,20 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens_ext.analysis.cuda_graphs.captures import (
     MEMCPY,
     MEMSET,
     NAMELESS,
     Capture,
-    GraphLaunches,
 )
-from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, IntArray, Trace
-
-#: Fixed cost of a row of the alignment table, as a number of cells that take as long.
-_ROW_COST: Final = 4_000
-
-
-class AlignmentBudget:
-    """The number of table cells (pairs of elements) that alignments may still compute.
-
-    A billion cells take seconds.
-
-    Args:
-        cells: for all alignments together.
-        at_once: for a single alignment.
-    """
-
-    def __init__(self, cells: int = 2_000_000_000, at_once: int = 500_000_000) -> None:
-        self._cells = cells
-        self._at_once = at_once
-
-    def take(self, cells: int) -> bool:
-        """Take cells from the budget; return False and take none if it does not have enough."""
-        if cells > min(self._cells, self._at_once):
-            return False
-        self._cells -= cells
-        return True
-
-
-def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Array:
-    """Return the element of a second sequence that each element of a first corresponds to.
-
-    The counterparts are a longest common subsequence. If the budget is too small for it, only the
-    equal elements at both ends are counterparts: for 1 2 3 4 and 1 5 4 the result is
-    0, `NONE`, `NONE`, 2.
-
-    Args:
-        first: a sequence of numbers, (m,).
-        second: a sequence of numbers, (n,).
-        budget: the number of cells that may be computed.
-
-    Returns:
-        Ascending indices into `second`, (m,); `NONE` for an element without a counterpart.
-    """
-    result = np.full(len(first), NONE, dtype=np.int64)
-    # Elements that the other sequence lacks have no counterpart. Without them, the sequences are
-    # often equal.
-    places_in_first = np.flatnonzero(np.isin(first, second))
-    places_in_second = np.flatnonzero(np.isin(second, first))
-    first = first[places_in_first]
-    second = second[places_in_second]
-
-    # Equal elements at the beginning and at the end need no table.
-    shorter_length = min(len(first), len(second))
-    equal_at_begin = _equal_elements(first[:shorter_length], second[:shorter_length])
-    reversed_first = first[equal_at_begin:][::-1]
-    reversed_second = second[equal_at_begin:][::-1]
-    most_at_end = shorter_length - equal_at_begin
-    equal_at_end = _equal_elements(
-        reversed_first[:most_at_end], reversed_second[:most_at_end]
-    )
-    first_end = len(first) - equal_at_end
-    second_end = len(second) - equal_at_end
-    result[places_in_first[:equal_at_begin]] = places_in_second[:equal_at_begin]
-    result[places_in_first[first_end:]] = places_in_second[second_end:]
-
-    first = first[equal_at_begin:first_end]
-    places_in_first = places_in_first[equal_at_begin:first_end]
-    second = second[equal_at_begin:second_end]
-    places_in_second = places_in_second[equal_at_begin:second_end]
-    rows = min(len(first), len(second))
-    columns = max(len(first), len(second))
-    if rows and budget.take(rows * (columns + _ROW_COST)):
-        if len(first) <= len(second):
-            common = _longest_common(first, second)
-            result[places_in_first[common.rows]] = places_in_second[common.columns]
-        else:
-            common = _longest_common(second, first)
-            result[places_in_first[common.columns]] = places_in_second[common.rows]
-    return result
-
-
-def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
-    """Return the earliest places in a sequence at which a subsequence occurs in order, (m,).
-
-    For 2 2 in 1 2 3 2 2 the places are 1 and 3.
-    """
-    places_of_element: dict[int, list[int]] = {}
-    for element in np.unique(elements).tolist():
-        places_of_element[element] = np.flatnonzero(sequence == element).tolist()
-    places = []
-    next_place = 0
-    for element in elements.tolist():
-        candidates = places_of_element[element]
-        place = candidates[bisect_left(candidates, next_place)]
-        places.append(place)
-        next_place = place + 1
-    return np.array(places, dtype=np.int64)
-
-
-def _equal_elements(first: IntArray, second: IntArray) -> int:
-    """Return the number of equal elements at the beginning of two sequences of the same length."""
-    different_places = np.flatnonzero(first != second)
-    if not len(different_places):
-        return len(first)
-    return int(different_places[0])
-
-
-class _CommonSubsequence(NamedTuple):
-    """The places of the elements of a common subsequence, the last element first."""
-
-    rows: list[int]  #: places in the shorter sequence
-    columns: list[int]  #: places in the longer one
-
-
-def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
-    """Return a longest common subsequence.
-
-    The table has a row for each element of the shorter sequence and a column for each element of
-    the longer one. A cell is the length of the longest common subsequence of the two beginnings
-    that end there. The way back through the table only asks whether a cell equals the cell above
-    it, so each row is stored as one bit per cell.
-    """
-    row_above = np.zeros(len(longer) + 1, dtype=np.int32)
-    current_row = np.zeros(len(longer) + 1, dtype=np.int32)
-    equals_above_bits = []
-    for element in shorter:
-        with_element = row_above[:-1] + (longer == element)
-        np.maximum(row_above[1:], with_element, out=current_row[1:])
-        np.maximum.accumulate(current_row, out=current_row)
-        equals_above_bits.append(np.packbits(current_row[1:] == row_above[1:]))
-        row_above, current_row = current_row, row_above
-    row = len(shorter) - 1
-    column = len(longer) - 1
-    common = _CommonSubsequence(rows=[], columns=[])
-    while row >= 0 and column >= 0:
-        if shorter[row] == longer[column]:
-            common.rows.append(row)
-            common.columns.append(column)
-            row -= 1
-            column -= 1
-        elif _has_bit(equals_above_bits[row], column):
-            row -= 1
-        else:
-            column -= 1
-    return common
-
-
-def _has_bit(packed_bits: npt.NDArray[np.uint8], place: int) -> bool:
-    """Tell if the bit at a place is set; `packbits` puts the first bit of a byte highest."""
-    byte = packed_bits[place >> 3]
-    shift = 7 - (place & 7)
-    return bool(byte >> shift & 1)
-
+from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
+from tracelens_ext.analysis.cuda_graphs.sequence_alignment import (
+    AlignmentBudget,
+    align,
+    first_places,
+)
+from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, Trace
 
 #: Names of kernels as which ROCm's profiler may record the copies and fills of a graph.
 _COPY_KERNEL: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
@@ -219,7 +69,8 @@ class _GraphContent(NamedTuple):
     """The nodes of a captured graph, in order, as a hashable key."""
 
     names: bytes  #: the number of each node's name (`CapturedGraph.nodes`), int32
-    likely_names: bytes  #: likewise, of `CapturedGraph.likely_nodes`
+    #: the number of each node's name in `CapturedGraph.likely_nodes`, int32
+    likely_names: bytes
 
     @property
     def node_count(self) -> int:
@@ -356,8 +207,10 @@ class GraphMatcher:
         streams_by_launch = np.split(stream, bounds)
         works = []
         for numbers, streams in zip(numbers_by_launch, streams_by_launch, strict=True):
-            work = _LaunchedWork(names=numbers.tobytes(), streams=streams.tobytes())
-            works.append(work)
+            launched_work = _LaunchedWork(
+                names=numbers.tobytes(), streams=streams.tobytes()
+            )
+            works.append(launched_work)
         return works
 
     # The choice of the capture, and of the graph in the capture.
@@ -451,12 +304,14 @@ class GraphMatcher:
             count: the number of launches of the step.
             captures: the captures to choose from.
         """
-        work = self._launched_work[launch]
-        fits = {capture: self._fit(work, capture) for capture in captures}
+        launched_work = self._launched_work[launch]
+        fits = {capture: self._fit(launched_work, capture) for capture in captures}
         best_score = max((fit.score for fit in fits.values()), default=_NO_SCORE)
         # At least half of the events and half of the nodes must match.
         node_count = -best_score.minus_nodes
-        if not fits or 2 * best_score.matched < max(work.event_count, node_count):
+        if not fits or 2 * best_score.matched < max(
+            launched_work.event_count, node_count
+        ):
             return None
         graphs = []
         for capture, fit in fits.items():
@@ -469,7 +324,9 @@ class GraphMatcher:
             return None
         chosen = graphs[0]
         self._previous_graph = chosen
-        node = self._aligned(work, self._contents[chosen.capture][chosen.graph])
+        node = self._aligned(
+            launched_work, self._contents[chosen.capture][chosen.graph]
+        )
         return GraphMatch(capture=chosen.capture, graph=chosen.graph, node=node)
 
     def _operations_of(self, index: _GraphIndex) -> int:
@@ -496,22 +353,24 @@ class GraphMatcher:
                 return candidate
         return candidates[0]
 
-    def _find_fit(self, work: _LaunchedWork, capture: int) -> _Fit:
+    def _find_fit(self, launched_work: _LaunchedWork, capture: int) -> _Fit:
         """Return how well a capture fits a launch, and its graphs that fit best."""
         graphs_of_content: defaultdict[_GraphContent, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._contents[capture]):
             graphs_of_content[content].append(graph)
-        same_content = _GraphContent(names=work.names, likely_names=work.names)
+        same_content = _GraphContent(
+            names=launched_work.names, likely_names=launched_work.names
+        )
         if same_content in graphs_of_content:  # no other graph can fit better
-            candidates = [_BoundedContent(work.event_count, same_content)]
+            candidates = [_BoundedContent(launched_work.event_count, same_content)]
         else:
-            candidates = self._bounded_contents(work.names, graphs_of_content)
+            candidates = self._bounded_contents(launched_work.names, graphs_of_content)
         best_score = _NO_SCORE
         best_graphs: list[int] = []
         for bound, content in candidates:
-            if bound < best_score.matched or 2 * bound < work.event_count:
+            if bound < best_score.matched or 2 * bound < launched_work.event_count:
                 break
-            matched = int((self._aligned(work, content) != NONE).sum())
+            matched = int((self._aligned(launched_work, content) != NONE).sum())
             score = _Score(matched=matched, minus_nodes=-content.node_count)
             if score > best_score:
                 best_score = score
@@ -542,10 +401,12 @@ class GraphMatcher:
 
     # The captured launch that each event replays.
 
-    def _align(self, work: _LaunchedWork, content: _GraphContent) -> Int64Array:
+    def _align(
+        self, launched_work: _LaunchedWork, content: _GraphContent
+    ) -> Int64Array:
         """Return the node of a captured graph that each event replays, `NONE` without, (m,)."""
-        event_names = _array(work.names)
-        event_streams = _array(work.streams)
+        event_names = _array(launched_work.names)
+        event_streams = _array(launched_work.streams)
         node_names = _array(content.likely_names)
         streams, events_of_stream = np.unique(event_streams, return_counts=True)
         node = np.full(len(event_names), NONE, dtype=np.int64)

@@ -60,9 +60,8 @@ class IdleTime(NamedTuple):
 class IdleAfterWaits(NamedTuple):
     """The parts of p intervals of idle time that belong to waits."""
 
-    length: (
-        Int64Array  #: the length of the part, from the start of each interval, ns, (p,)
-    )
+    #: the length of the part, from the start of each interval, ns, (p,)
+    length: Int64Array
     call: Int64Array  #: the row of the call that waited, `NONE` if there is no such part, (p,)
 
 
@@ -208,9 +207,8 @@ class _LongWaits(NamedTuple):
     """The waits that leave the CPU behind; shorter waits on the way are left out."""
 
     wait: Int64Array  #: indices of the waits, ascending, (l,)
-    catches_up: (
-        BoolArray  #: the CPU is ahead again before the next of these waits, (l,)
-    )
+    #: the CPU is ahead again before the next of these waits, (l,)
+    catches_up: BoolArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,182 @@
+"""Reads the captures of CUDA graphs from other traces than the one that is analyzed.
+
+A folder of capture traces may have a file `execution_details.json`, which lists the batch size and
+the mode of each trace. With it, traces for batch sizes of other steps need not be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tracelens_ext.analysis.cuda_graphs.captures import Capture, find_captures
+from tracelens_ext.analysis.cuda_graphs.matching import PaddedSize, padded_sizes
+from tracelens_ext.errors import (
+    TraceCutOffError,
+    TraceFormatError,
+    TraceNotFoundError,
+)
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
+from tracelens_ext.trace.call_tree import CallTree
+
+#: The file that lists the batch size and mode of each capture trace in its folder.
+DETAILS: Final = "execution_details.json"
+_TRACE_SUFFIXES: Final = (".json", ".json.gz")
+_MAX_DETAILS_BYTES: Final = 10**7
+
+
+class _Detail(msgspec.Struct):
+    """An entry of `execution_details.json`."""
+
+    file: str
+    batch_size: int | None = None
+    mode: str | None = None
+
+    @property
+    def size(self) -> PaddedSize:
+        """The batch size and the mode as one key."""
+        return PaddedSize(batch_size=self.batch_size, mode=self.mode or "")
+
+
+#: Trace file → its entries in the details of its folder.
+_Details = dict[Path, list[_Detail]]
+
+
+def read_captures(
+    source: str | os.PathLike[str],
+    tokens: Collection[int] | None,
+    cache: TraceCache | None,
+    skipped_file: str = "",
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
+) -> list[Capture]:
+    """Return the captures in a trace, or in all traces in a folder and its subfolders.
+
+    Args:
+        source: the trace or the folder.
+        tokens: the numbers of tokens of the steps. Files that the details list only under batch
+            sizes of other steps are not read; with None, all files are read.
+        cache: the cache of parsed traces.
+        skipped_file: a file that is not read because its captures are known; empty for none.
+        reading: the options for reading files.
+
+    Raises:
+        TraceError: no file that is read contains a capture, or a file cannot be read.
+    """
+    path = Path(source)
+    is_folder = path.is_dir()
+    files = [path]
+    if is_folder:
+        files = _files_in(path)
+    if skipped_file:
+        skipped_path = os.path.realpath(skipped_file)
+        files = [file for file in files if os.path.realpath(file) != skipped_path]
+    details = _details_of(files)
+    files_to_read = _files_for_tokens(details, tokens)
+    captures: list[Capture] = []
+    # A folder may contain JSON files that are not traces.
+    format_error: TraceFormatError | None = None
+    for file in files_to_read:
+        try:
+            trace = read_trace(file, cache=cache, reading=reading)
+            tree = CallTree(trace, add_python_func=True)
+        except TraceFormatError as error:
+            if not is_folder or isinstance(error, TraceCutOffError):
+                raise
+            format_error = error
+            continue
+        captures_of_file = find_captures(tree, file.name)
+        captures += [
+            _with_detail(capture, details[file]) for capture in captures_of_file
+        ]
+    if files_to_read and not captures:
+        remedy = (
+            "give the profile of the engine's start, in which it captured its graphs"
+        )
+        raise format_error or TraceFormatError(
+            path, "contains no CUDA graph capture", remedy
+        )
+    return captures
+
+
+def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
+    """Return a capture; without a batch size, it takes size and mode of its file's only entry."""
+    if capture.batch_size is not None or len(details) != 1:
+        return capture
+    return replace(
+        capture, batch_size=details[0].batch_size, mode=details[0].mode or ""
+    )
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders that may be traces, by path."""
+
+    def raise_trace_error(error: OSError) -> None:
+        raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
+
+    files = []
+    for subfolder, _, names in os.walk(folder, onerror=raise_trace_error):
+        trace_names = [name for name in names if name.endswith(_TRACE_SUFFIXES)]
+        files += [Path(subfolder, name) for name in trace_names if name != DETAILS]
+    if not files:
+        remedy = "give the folder of the capture traces"
+        raise TraceNotFoundError(folder, "contains no .json or .json.gz file", remedy)
+    return sorted(files)
+
+
+def _details_of(files: Sequence[Path]) -> _Details:
+    """Return the entries of each file in the details of its folder."""
+    details_of_folder = {}
+    for folder in {file.parent for file in files}:
+        details_of_folder[folder] = _read_details(folder / DETAILS)
+    return {file: details_of_folder[file.parent].get(file.name, []) for file in files}
+
+
+def _read_details(path: Path) -> dict[str, list[_Detail]]:
+    """Return the entries of a details file by file name; an empty dict if the file is missing."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_DETAILS_BYTES)
+        details = msgspec.json.decode(content, type=list[_Detail])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"is not a list of file, batch_size and mode ({error})"
+        raise TraceFormatError(path, problem, "correct it, or remove it") from error
+    by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
+    for detail in details:
+        name = Path(detail.file).name
+        by_file[name].append(detail)
+    return by_file
+
+
+def _files_for_tokens(details: _Details, tokens: Collection[int] | None) -> list[Path]:
+    """Return the files that may contain captures for steps with these numbers of tokens.
+
+    These are all files if `tokens` is None, or if the details lack a file or a batch size.
+    """
+    if tokens is None:
+        return list(details)
+    sizes: set[PaddedSize] = set()
+    for details_of_file in details.values():
+        if not details_of_file:
+            return list(details)
+        for detail in details_of_file:
+            sizes.add(detail.size)
+    if any(size.batch_size is None for size in sizes):
+        return list(details)
+    possible_sizes: set[PaddedSize] = set()
+    for tokens_of_step in tokens:
+        possible_sizes |= padded_sizes(tokens_of_step, sizes)
+    files = []
+    for file, details_of_file in details.items():
+        if any(detail.size in possible_sizes for detail in details_of_file):
+            files.append(file)
+    return files
