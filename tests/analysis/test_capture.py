@@ -559,7 +559,7 @@ def test_the_report_describes_its_sheets_and_counts_the_matched_events(
         note
         == (
             "3 of 4 GPU events of graph launches are assigned to the operation of "
-            "their capture; 1 GPU events (25.0 % of GPU time) do not."
+            "their capture. Not assigned: 1 GPU event (25.0 % of GPU time)."
         )
         for note in report.notes
     )
@@ -571,7 +571,7 @@ def test_the_report_asks_for_captures_if_there_are_none() -> None:
     report = build_perf_report(TreePerfAnalyzer(run.document()))
     (note,) = [note for note in report.notes if "--capture" in note]
     assert note.startswith(
-        "The operations of 1 GPU events (100.0 % of GPU time) inside graph launches"
+        "The operations of 1 GPU event (100.0 % of GPU time) inside graph launches"
     )
 
 

@@ -307,7 +307,10 @@ def test_a_note_counts_work_outside_of_iterations() -> None:
     maker = training(2)
     maker.kernel("lost", 8000, 140, correlation=12345)
     (note, _) = table(maker).notes
-    assert note.startswith("1 GPU events (50.0 % of GPU time) were launched outside")
+    assert note == (
+        "Launched outside of all iterations, or without a launch in the trace: "
+        "1 GPU event (50.0 % of GPU time)."
+    )
 
 
 def test_work_without_a_launch_counts_toward_busy_time() -> None:
@@ -320,8 +323,10 @@ def test_work_without_a_launch_counts_toward_busy_time() -> None:
     assert busy_ms == pytest.approx(without.frame["busy_time_ms"].sum() + 0.02)
     assert idle_ms == pytest.approx(without.frame["idle_time_ms"].sum() - 0.02)
     notes = " ".join(measured.notes)
-    assert "count toward the iteration during which they started." in notes
-    assert "or their launch is not in the trace" in " ".join(without.notes)
+    assert (
+        "count toward the iteration during which they started: 1 GPU event (" in notes
+    )
+    assert "or without a launch in the trace: 1 GPU event (" in " ".join(without.notes)
 
 
 def test_traces_without_iterations_or_gpu_work_can_be_measured() -> None:

@@ -448,8 +448,8 @@ def test_a_step_by_launch_tells_of_work_without_a_launch_and_by_time_counts_it(
     maker.kernel("lost", 250, 5, correlation=98)
     write(Path("trace.json"), maker)
     told = (
-        "Selected: ProfilerStep#5 (by launch). 2 GPU events (8.3 % of GPU time) "
-        "without a launch in the trace are left out; 1 of them started during "
+        "Selected: ProfilerStep#5 (by launch). Left out because their launch is not in "
+        "the trace: 2 GPU events (8.3 % of GPU time), of which 1 started during "
         "ProfilerStep#5. Use --step-by time to include it by time.\n"
     )
     shown = printed(capsys, "--step", 5, "--gap-output", "g.txt")

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 from collections import Counter
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.simulation.simulation import Assessment, Simulation, State
+from tracelens_ext.trace import NONE
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 VIEW = SHARED / "view"
@@ -55,21 +57,21 @@ events = st.lists(
 
 @given(events)
 def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
-    made: list[tuple[int, int, int]],
+    drawn_events: list[tuple[int, int, int]],
 ) -> None:
-    track, start, length = (
-        np.array([e[i] for e in made], dtype=np.int64) for i in range(3)
-    )
-    end = start + length
+    columns = np.array(drawn_events, dtype=np.int64).reshape(-1, 3)
+    track = columns[:, 0]
+    start = columns[:, 1]
+    end = start + columns[:, 2]
     lane = fit_lanes(track, start, end)
-    for i in range(len(made)):
-        for j in range(i):
-            if (track[i], lane[i]) == (track[j], lane[j]):
-                first, last = (i, j) if start[i] < start[j] else (j, i)
-                crosses = start[first] < start[last] < end[first] < end[last]
-                assert not crosses
-        if lane[i]:
-            assert ((track == track[i]) & (lane == lane[i] - 1)).any()
+    for one, other in combinations(range(len(track)), 2):
+        if (track[one], lane[one]) == (track[other], lane[other]):
+            first, last = sorted((one, other), key=lambda event: start[event])
+            crosses = start[first] < start[last] < end[first] < end[last]
+            assert not crosses
+    for event in np.flatnonzero(lane):
+        is_in_lane_before = (track == track[event]) & (lane == lane[event] - 1)
+        assert is_in_lane_before.any()
 
 
 def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
@@ -95,47 +97,41 @@ def test_what_is_read_back_gives_the_same_tables(
 ) -> None:
     document = exported(short_demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0
-    before, after = (
-        TreePerfAnalyzer(path, use_kernel_name_categories=True)
-        for path in (short_demo_trace, tmp_path / "e.json.gz")
+    recorded = TreePerfAnalyzer(short_demo_trace, use_kernel_name_categories=True)
+    read_back = TreePerfAnalyzer(
+        tmp_path / "e.json.gz", use_kernel_name_categories=True
     )
-    for table in (
-        "kernels",
-        "gpu_timeline",
-        "gpu_time_by_category",
-        "iterations",
-        "gaps",
-    ):
-        frames = [getattr(each, f"get_df_{table}")() for each in (before, after)]
-        pd.testing.assert_frame_equal(*frames)
-    trees = [
-        (
-            [each.trace.name_of(row) for row in each.tree.rows],
-            each.tree.parent_position.tolist(),
-        )
-        for each in (before, after)
-    ]
-    assert trees[0] == trees[1]
+    tables = ("kernels", "gpu_timeline", "gpu_time_by_category", "iterations", "gaps")
+    for table in tables:
+        expected = getattr(recorded, f"get_df_{table}")()
+        found = getattr(read_back, f"get_df_{table}")()
+        pd.testing.assert_frame_equal(found, expected)
+    assert names_in_tree_order(read_back) == names_in_tree_order(recorded)
+    assert np.array_equal(read_back.tree.parent_position, recorded.tree.parent_position)
+
+
+def names_in_tree_order(analyzer: TreePerfAnalyzer) -> list[str]:
+    return [analyzer.trace.name_of(row) for row in analyzer.tree.rows]
 
 
 def test_a_category_has_one_color(exported_demo: dict[str, Any]) -> None:
-    found: dict[str, set[str]] = {}
+    colors_of_category: dict[str, set[str]] = {}
     for event in slices(exported_demo):
-        if category := event["args"].get("kernel_category"):
-            found.setdefault(category, set()).add(event["cname"])
-        else:
+        category = event["args"].get("kernel_category")
+        if category is None:
             assert "cname" not in event
-    assert found
-    assert {len(colors) for colors in found.values()} == {1}
+        else:
+            colors_of_category.setdefault(category, set()).add(event["cname"])
+    assert colors_of_category
+    assert {len(colors) for colors in colors_of_category.values()} == {1}
 
 
 def test_a_launch_has_one_arrow_to_the_first_work_that_it_started(
     analyzed_demo: TreePerfAnalyzer, exported_demo: dict[str, Any]
 ) -> None:
-    document = exported_demo
-    launches = set(analyzed_demo.tree.launch_of_gpu.tolist()) - {-1}
-    arrows = Counter(e["ph"] for e in document["traceEvents"] if e["ph"] in "sf")
-    assert arrows == {"s": len(launches), "f": len(launches)}
+    launches = set(analyzed_demo.tree.launch_of_gpu.tolist()) - {NONE}
+    phases = Counter(event["ph"] for event in exported_demo["traceEvents"])
+    assert phases["s"] == phases["f"] == len(launches)
 
 
 def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
@@ -144,27 +140,33 @@ def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = slices(exported_demo)
     document = exported(demo_trace, tmp_path / "p.json", "--window", "20ms-21ms")
-    part = slices(document)
-    touching = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
-    ours = {"iterations", "findings", "recording"}
-    counted = Counter(
-        (e["name"], e["ts"], e["dur"]) for e in touching if e["cat"] not in ours
-    )
-    assert (
-        Counter((e["name"], e["ts"], e["dur"]) for e in part if e["cat"] not in ours)
-        == counted
-    )
     assert "outside of the window" in capsys.readouterr().err
+    touching = [
+        event
+        for event in slices(exported_demo)
+        if event["ts"] < 21_000 and event["ts"] + event["dur"] > 20_000
+    ]
+    assert recorded_events(slices(document)) == recorded_events(touching)
     for lane in ("findings", "critical path", "iterations"):
-        inside = [e for e in touching if e["cat"] == lane]
-        assert [(e["name"], e["ts"]) for e in of_lane(document, lane)] == [
-            (e["name"], e["ts"]) for e in inside
+        expected = [
+            (event["name"], event["ts"]) for event in touching if event["cat"] == lane
         ]
+        found = [(event["name"], event["ts"]) for event in of_lane(document, lane)]
+        assert found == expected
     levels = [event["ts"] for event in document["traceEvents"] if event["ph"] == "C"]
     assert levels
     assert max(levels) < 21_000
+
+
+def recorded_events(events: list[dict[str, Any]]) -> Counter[tuple[str, float, float]]:
+    """Count the events that the trace has, as opposed to those that the export adds."""
+    added = {"iterations", "findings", "recording"}
+    return Counter(
+        (event["name"], event["ts"], event["dur"])
+        for event in events
+        if event["cat"] not in added
+    )
 
 
 @pytest.mark.parametrize(

@@ -378,10 +378,8 @@ def run_by_node(replay: Replay, change: Change) -> Replayed:
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from([1, 3, 4096]))
-def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) -> None:
-    """Streams that wait for each other in chains and circles, across chunks, and overlap."""
+def random_program(random: Random) -> DependencyGraph:
+    """A program of streams that wait for each other in chains and circles, and overlap."""
 
     def numbers(count: int, low: int, high: int) -> Int64Array:
         return np.array(
@@ -394,19 +392,17 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     blocks = random.randint(0, 5)
     track = numbers(count, 0, streams - 1)
     key = numbers(count, 0, 60)
-    waiting = numbers(count, 0, 2)
     order = np.lexsort((key, track))
     track = track[order]
     key = key[order]
-    waits = [
-        (node, random.choice(before))
-        for node in np.flatnonzero(waiting == 0).tolist()
-        if (
-            before := np.flatnonzero(
-                (key < key[node]) & (track != track[node])
-            ).tolist()
-        )
-    ]
+    # 0: a wait for another stream if there is an earlier node, 1: no call, 2: a call
+    kind = numbers(count, 0, 2)
+    waits = []
+    for node in np.flatnonzero(kind == 0).tolist():
+        is_earlier = (key < key[node]) & (track != track[node])
+        if is_earlier.any():
+            awaited_node = random.choice(np.flatnonzero(is_earlier).tolist())
+            waits.append((node, awaited_node))
     is_wait = np.isin(np.arange(count), [node for node, _ in waits])
     edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time
     awaited = [
@@ -415,13 +411,11 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         for node in np.flatnonzero(key < begin).tolist()
         if random.random() < 0.2
     ]
-    latency = numbers(count, 0, 9)
-    gap = numbers(count, -2, 5)
     program = SimpleNamespace(
         track=track,
         tracks=range(streams),
         key=key,
-        call=np.where(is_wait | (waiting == 1), -1, key),
+        call=np.where(is_wait | (kind == 1), -1, key),
         event=np.where(is_wait, -1, np.arange(count)),
         clock=numbers(count, 0, clocks - 1),
         duration=np.where(is_wait, 0, numbers(count, 0, 30)),
@@ -434,10 +428,19 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         unusual_tail=numbers(blocks, 0, 1) * 7,
         standstill=np.where(is_wait, 0, numbers(count, 0, 1) * 11),
         clocks=SimpleNamespace(end=numbers(clocks, 60, 90)),
-        latency=latency,
-        gap=gap,
+        latency=numbers(count, 0, 9),
+        gap=numbers(count, -2, 5),
         tail=np.full(count, 3),
     )
+    return cast("DependencyGraph", program)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 3, 4096]))
+def test_a_replay_in_chunks_is_a_replay_node_by_node(
+    random: Random, rows_at_once: int
+) -> None:
+    program = random_program(random)
     changes = [
         Change(),
         Change(duration=program.duration * 2, gap_factor=0.5, least_wall=100),
@@ -446,7 +449,7 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         patch.setattr(
             "tracelens_ext.simulation.replay_order._ROWS_AT_ONCE", rows_at_once
         )
-        replay = Replay(cast("DependencyGraph", program))
+        replay = Replay(program)
         walls, unchanged = replay.run(changes, len(changes))
     expected = run_by_node(replay, changes[0])
     assert unchanged.wall == expected.wall

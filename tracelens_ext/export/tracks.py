@@ -119,43 +119,71 @@ def place(
     lane = fit_lanes(track=track, start=trace.ts[rows], end=trace.end_of(rows))
     lane_count = np.zeros(len(distinct), dtype=np.int64)
     np.maximum.at(lane_count, track, lane + 1)
-    process_of_key: dict[object, int] = {}
-    process_of_device: dict[int, int] = {}
-    process_of_track = np.zeros_like(lane_count)
-    first_thread_of_track = np.zeros_like(lane_count)
-    for index, (distinct_track, count) in enumerate(
-        zip(distinct, lane_count.tolist(), strict=True)
-    ):
-        recorded_process, recorded_thread = trace.threads[distinct_track.thread]
-        key: object = (
-            distinct_track.is_gpu,
-            distinct_track.device if distinct_track.is_gpu else recorded_process,
-        )
-        if key not in process_of_key:
-            name = _process_name(trace, distinct_track)
-            process_of_key[key] = tracks.add_process(label, name, clock_note)
-        process = process_of_key[key]
-        threads = tracks.add_lanes(process, _track_name(trace, distinct_track), count)
-        process_of_track[index] = process
-        first_thread_of_track[index] = threads[0]
-        tracks.recorded.extend(
-            RecordedThread(
+
+    added = _AddedTracks(tracks, trace, label, clock_note)
+    for distinct_track, count in zip(distinct, lane_count.tolist(), strict=True):
+        added.add(distinct_track, count)
+    process_of_track = np.array(added.processes, dtype=np.int64)
+    first_thread_of_track = np.array(added.first_threads, dtype=np.int64)
+    return Placement(
+        process=process_of_track[track],
+        thread=first_thread_of_track[track] + lane,
+        lane=lane,
+        process_of_device=added.process_of_device,
+    )
+
+
+class _AddedTracks:
+    """Adds the tracks of a trace to the tracks of an export.
+
+    Attributes:
+        processes: the process of the export for each added track.
+        first_threads: the thread of the export for the first lane of each added track.
+        process_of_device: device → process of the export with its work.
+    """
+
+    def __init__(
+        self, tracks: Tracks, trace: Trace, label: str, clock_note: str
+    ) -> None:
+        self._tracks = tracks
+        self._trace = trace
+        self._label = label
+        self._clock_note = clock_note
+        self._process_of_origin: dict[object, int] = {}
+        self.processes: list[int] = []
+        self.first_threads: list[int] = []
+        self.process_of_device: dict[int, int] = {}
+
+    def add(self, track: _Track, lane_count: int) -> None:
+        """Add a track with its lanes, and the process that has it unless that exists."""
+        recorded_process, recorded_thread = self._trace.threads[track.thread]
+        process = self._process_of(track)
+        name = _track_name(self._trace, track)
+        threads = self._tracks.add_lanes(process, name, lane_count)
+        for thread in threads:
+            recorded = RecordedThread(
                 export_process=process,
                 export_thread=thread,
                 process=recorded_process,
                 thread=recorded_thread,
             )
-            for thread in threads
-        )
-        if distinct_track.is_gpu:
-            process_of_device[distinct_track.device] = process
-    thread = first_thread_of_track[track] + lane
-    return Placement(
-        process=process_of_track[track],
-        thread=thread,
-        lane=lane,
-        process_of_device=process_of_device,
-    )
+            self._tracks.recorded.append(recorded)
+        self.processes.append(process)
+        self.first_threads.append(threads[0])
+        if track.is_gpu:
+            self.process_of_device[track.device] = process
+
+    def _process_of(self, track: _Track) -> int:
+        """Return the process for a track: one for each GPU, and one for each CPU process."""
+        origin: object = ("CPU", self._trace.threads[track.thread][0])
+        if track.is_gpu:
+            origin = ("GPU", track.device)
+        if origin not in self._process_of_origin:
+            name = _process_name(self._trace, track)
+            self._process_of_origin[origin] = self._tracks.add_process(
+                self._label, name, self._clock_note
+            )
+        return self._process_of_origin[origin]
 
 
 class _EventTracks(NamedTuple):

@@ -336,6 +336,7 @@ def _loader_workers(facts: ProgramFacts) -> str:
 
 
 def _pinned_copies(facts: ProgramFacts) -> str:
+    """Return `pinned memory` if long copies to the device are mostly from it."""
     work = facts.work
     is_pageable, is_known = pageable_copies(work)
     goes_to_device = work.is_copy & work.trace.named(work.name, _TO_DEVICE.match)
@@ -348,6 +349,7 @@ def _pinned_copies(facts: ProgramFacts) -> str:
 
 
 def _copy_stream(facts: ProgramFacts) -> str:
+    """Return a phrase if long copies are mostly on streams without computation."""
     work = facts.work
     crosses_link = work.is_copy & ~work.trace.named(work.name, _WITHIN_DEVICE.match)
     crosses_link &= work.duration >= _LONG_COPY_NS
@@ -385,6 +387,7 @@ def _async_scheduling(facts: ProgramFacts) -> str:
 
 
 def _hidden_communication(facts: ProgramFacts) -> str:
+    """Return a phrase if computation runs beside most of the communication."""
     work = facts.work
     total_ns = int(work.duration[work.is_communication].sum())
     if not total_ns:
@@ -438,6 +441,7 @@ def _checkpointing(facts: ProgramFacts) -> str:
 
 
 def _several_streams(facts: ProgramFacts) -> str:
+    """Return a phrase if the kernels of a device run on several streams."""
     work = facts.work
     is_computation = work.is_kernel & ~work.is_communication
     device = work.trace.device[is_computation]
@@ -463,6 +467,7 @@ def _resharded_inputs(facts: ProgramFacts) -> str:
 
 
 def _short_launches(facts: ProgramFacts) -> str:
+    """Return a phrase if launches start little GPU work on average."""
     launches = find_launches(facts.work)
     starts_work = launches.is_kernel | launches.is_graph
     is_counted = starts_work & ~launches.lost

@@ -45,6 +45,7 @@ def _details(
 
 
 def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
+    """Yield a row for each place of a finding."""
     for kind, places in finding.where.items():
         for place in places:
             yield {
@@ -59,6 +60,7 @@ def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
 
 
 def _evidence_rows(finding: Finding) -> Iterator[dict[str, object]]:
+    """Yield a row for each number that a finding rests on."""
     for evidence in finding.evidence:
         yield {
             "finding": finding.id,
@@ -85,6 +87,7 @@ def _findings(
 def _notes(
     context: FindingsContext, options: ReportOptions, tables: Tables
 ) -> Sequence[str]:
+    """Return the sentences about the recording, and the number of findings left out."""
     if "findings" not in tables:
         return ()
     findings = _findings_of(context, options)

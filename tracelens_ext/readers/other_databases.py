@@ -24,6 +24,7 @@ class OtherDatabase:
 
 
 def _is_ascend_database(_: str, tables: Collection[str]) -> bool:
+    """Return True for the tables of Ascend's profiler."""
     tables_of_ascend = {
         "pytorch_api",
         "cann_api",

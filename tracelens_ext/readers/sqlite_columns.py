@@ -115,6 +115,7 @@ class Database(Tables):
         return True
 
     def _open(self, file: Path) -> sqlite3.Connection:
+        """Open a database read-only; refuse one that is being written."""
         journal = journal_beside(file)
         if journal:
             problem = (
@@ -138,6 +139,7 @@ class Database(Tables):
         return {name: self._stored_columns(name) for name in names}
 
     def _stored_columns(self, table: str) -> frozenset[str]:
+        """Return the columns of a table, without hidden and generated ones."""
         columns = set()
         for row in self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})"):
             name = row[1]

@@ -338,6 +338,7 @@ def _summary(values: list[RecordedValue]) -> str:
 
 
 def _short(value: RecordedValue) -> str:
+    """Return a value as short text for the summary of a call."""
     if isinstance(value, RecordedTensor):
         sizes = ",".join(map(str, value.sizes))
         return f"{short_type(value.element_type or '')}[{sizes}]"

@@ -148,6 +148,7 @@ def _value(
 
 
 def _tensor(dims: object, strides: object, element_type: str | None) -> RecordedTensor:
+    """Return a tensor; raise `NotReproducibleError` if its sizes or strides are invalid."""
     sizes = sizes_of(dims)
     if sizes is None:
         raise NotReproducibleError("the recorded sizes of a tensor are invalid")

@@ -160,6 +160,7 @@ def plain_text(text: str) -> str:
 
 
 def _docstring(specification: Specification) -> str:
+    """Return the docstring of a script, which names the source of its operations."""
     source = plain_text(specification.source).replace("\\", "/").replace('"', "'")
     return f'''{BEGINNING}{source}, to run one by one.
 

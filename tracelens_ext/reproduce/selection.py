@@ -98,7 +98,7 @@ def select_operations(
         )
     chosen = np.flatnonzero(_chosen_groups(context, calls, choice))
     if not len(chosen):
-        raise UsageError(_why_none(choice))
+        raise UsageError(_no_match_message(choice))
     if choice.top and choice.row is None:
         chosen = chosen[: choice.top]
     operations = _operations(context, calls, chosen)
@@ -224,7 +224,8 @@ def _finding(findings: Findings, finding_id: str) -> Finding:
     )
 
 
-def _why_none(choice: OperationChoice) -> str:
+def _no_match_message(choice: OperationChoice) -> str:
+    """Return the message for a choice that matches no operation."""
     conditions = []
     if choice.op is not None:
         pattern = getattr(choice.op, "pattern", choice.op)

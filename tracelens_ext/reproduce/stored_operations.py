@@ -66,6 +66,7 @@ def _opened(path: Path) -> Any:  # noqa: ANN401  # two kinds of binary files
 
 
 def _of_replay_file(document: object, path: Path) -> Specification:
+    """Return the operations of a replay file of TraceLens."""
     entries = document if isinstance(document, list) else [document]
     operations = []
     for number, entry in enumerate(entries, 1):

@@ -71,6 +71,7 @@ def reasons_for_slowness(
 
 
 def _reasons_of_vector_work(operation: Operation, cost: Cost) -> list[str]:
+    """Return the reasons that apply to work outside of the matrix units."""
     reasons = []
     if any(_is_strided(tensor) for tensor in operation.tensors):
         reasons.append("strided input")
@@ -99,6 +100,7 @@ def _is_strided(tensor: Tensor) -> bool:
 def _reasons_of_matrix_work(
     operation: Operation, cost: Cost, peaks: DevicePeaks | None
 ) -> list[str]:
+    """Return the reasons that apply to matrix products: types, sizes and kernels."""
     sizes = product_sizes(cost)
     reasons = []
     if cost.data_type == "fp32" and (peaks is None or "tf32" in peaks.matrix):
@@ -119,7 +121,7 @@ def _reasons_of_matrix_work(
 
 
 def _misaligned_sizes(sizes: ProductSizes, data_type: str) -> list[str]:
-    """Name the sizes, N or K, whose rows are not a multiple of what tensor cores load at once."""
+    """Name the sizes, N or K, with rows that tensor cores cannot load in whole steps."""
     step = _ALIGNED_BYTES // _ELEMENT_BYTES.get(data_type, _ALIGNED_BYTES)
     misaligned = [
         f"{name}={size}"

@@ -114,6 +114,7 @@ class Simulation:
 
     @cached_property
     def _assessment(self) -> Assessment:
+        """Whether the unchanged simulation is close enough to the recorded time to be trusted."""
         program = self.program
         error = self.error_percent
         if not program.nodes.is_called.any():

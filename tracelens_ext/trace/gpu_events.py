@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.text import UNCATEGORIZED
+from tracelens_ext.text import UNCATEGORIZED, counted
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
@@ -84,7 +84,7 @@ class GpuEvents:
         share = 0.0
         if total_ns:
             share = 100.0 * selected_ns / total_ns
-        return f"{count:,} GPU events ({share:.1f} % of GPU time)"
+        return f"{counted(count, 'GPU event')} ({share:.1f} % of GPU time)"
 
     @cached_property
     def counted(self) -> BoolArray:

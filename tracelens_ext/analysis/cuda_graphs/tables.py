@@ -404,13 +404,13 @@ def capture_notes(context: GraphContext) -> Iterator[str]:
     is_opaque = context.tree.by_opaque_graph
     known_count = int((by_graph & ~is_opaque).sum())
     graph_count = int(by_graph.sum())
-    opaque_text = ""
-    if is_opaque.any():
-        opaque_text = f"; {context.gpu_events.count_text(is_opaque)} do not"
-    yield (
+    note = (
         f"{known_count:,} of {graph_count:,} GPU events of graph launches are "
-        f"assigned to the operation of their capture{opaque_text}."
+        "assigned to the operation of their capture."
     )
+    if is_opaque.any():
+        note += f" Not assigned: {context.gpu_events.count_text(is_opaque)}."
+    yield note
 
 
 def _has_graph_launches(context: AnalysisContext, _options: ReportOptions) -> bool:

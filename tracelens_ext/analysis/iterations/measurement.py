@@ -378,14 +378,14 @@ def _notes(
     is_outside = _iteration_of_gpu(work, iterations) == NONE
     if len(iterations) and is_outside.any():
         yield (
-            f"{work.count_text(is_outside)} were launched outside of all iterations, "
-            "or their launch is not in the trace."
+            "Launched outside of all iterations, or without a launch in the trace: "
+            f"{work.count_text(is_outside)}."
         )
     counts_by_time = ~is_outside & (iterations.of_gpu == NONE)
     if counts_by_time.any():
         yield (
-            f"{work.count_text(counts_by_time)} without a launch in the trace count "
-            "toward the iteration during which they started."
+            "GPU events without a launch in the trace count toward the iteration "
+            f"during which they started: {work.count_text(counts_by_time)}."
         )
     yield from _note_on_communication(work, ~is_outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:

@@ -100,8 +100,9 @@ class EventFilter:
         )
         count_in_step = int((started_in_step & is_unlinked).sum())
         return (
-            f"{work.count_text(is_unlinked)} without a launch in the trace are left out;"
-            f" {count_in_step:,} of them started during ProfilerStep#{self.step}."
+            "Left out because their launch is not in the trace: "
+            f"{work.count_text(is_unlinked)}, of which {count_in_step:,} started during "
+            f"ProfilerStep#{self.step}."
         )
 
 

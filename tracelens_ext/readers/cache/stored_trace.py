@@ -166,6 +166,7 @@ def check(trace: Trace, links: Mapping[str, Column]) -> None:
 
 
 def _check_argument(name: str, argument: ArgColumn, count: int) -> None:
+    """Raise ValueError unless rows ascend, and rows and codes of texts are in range."""
     rows = argument.rows
     has_same_length = len(rows) == len(argument.values)
     is_in_order = (rows[1:] > rows[:-1]).all()
@@ -179,6 +180,7 @@ def _check_argument(name: str, argument: ArgColumn, count: int) -> None:
 
 
 def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
+    """Raise ValueError unless the links of a call tree belong to a trace."""
     count = len(trace)
     rows = cast("Array", links["rows"])
     parent = cast("Array", links["parent_position"])

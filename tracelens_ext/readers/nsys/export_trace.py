@@ -176,6 +176,7 @@ class _TraceOfTables:
     # Calls on CPU threads.
 
     def _add_calls(self) -> None:
+        """Add CUDA runtime and driver calls, and calls of libraries."""
         columns = _CPU_COLUMNS + ("correlationId", "eventClass")
         for chunk in self._database.chunks(_CALLS, columns):
             is_driver = chunk["eventClass"] == _DRIVER_CLASS
@@ -200,6 +201,7 @@ class _TraceOfTables:
         category: Int64Array | int,
         numbers: dict[str, Int64Array],
     ) -> None:
+        """Add calls on CPU threads; the arguments are those of `TraceBuilder.add_rows`."""
         name = self._names(chunk["nameId"], api_name)
         thread = self._identities.cpu_threads(chunk["globalTid"])
         self._builder.add_rows(chunk, name, kind, thread, category, numbers)
@@ -207,6 +209,7 @@ class _TraceOfTables:
     # GPU events.
 
     def _add_kernels(self) -> None:
+        """Add kernels, with their blocks and their shared memory."""
         name_columns = ("demangledName", "shortName", "mangledName")
         columns = (*_GPU_COLUMNS, *name_columns, *_GRID, *_SHARED_MEMORY)
         for chunk in self._database.chunks(_KERNELS, columns):
@@ -260,6 +263,7 @@ class _TraceOfTables:
     def _add_gpu_events(
         self, chunk: Columns, kind: EventKind, name: Int64Array, category: str
     ) -> None:
+        """Add GPU events, with those arguments that their table has."""
         thread, device = self._identities.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         for argument in ("bytes", "grid", "shared memory") + MEMORY_KINDS:

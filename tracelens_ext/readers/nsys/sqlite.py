@@ -33,6 +33,7 @@ class NsysDatabase(Database):
     remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
     def _is_ours(self) -> bool:
+        """Return True if the tables are those that an export has, even a partial one."""
         if any(name.startswith(_TABLES_OF_EVERY_EXPORT) for name in self.tables):
             return True
         if "StringIds" not in self.tables:

@@ -260,6 +260,7 @@ class Events:
         name: Int64Array,
         category: Int64Array,
     ) -> None:
+        """Add m events; the columns are those that `columns` returns."""
         self._columns.add(
             time=time,
             duration=duration,

@@ -90,11 +90,12 @@ class _RecordColumns:
     """The kind of the records of a table, and the title of each column that is read."""
 
     kind: EventKind
-    name: str
-    domain: str = ""
-    #: of columns of whole numbers
+    name: str  #: title of the column with the name
+    domain: str = ""  #: title of the column with the domain; empty if there is none
+    #: column of whole numbers → title
     numbers: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, str] = field(default_factory=dict)  #: of columns of devices
+    #: column of devices → title
+    devices: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Columns of numbers that all records have → their titles.
@@ -103,6 +104,7 @@ _COMMON_NUMBERS = {
     "end": "end_timestamp",
     "correlation": "correlation_id",
 }
+#: Kinds of tables that list records, and their columns.
 _RECORDS = {
     TableKind.CALLS: _RecordColumns(
         kind=EventKind.RUNTIME,
@@ -141,6 +143,7 @@ _CURRENT_TITLE_OF = {
     "workgroup_size": "workgroup_size_x",
     "stream_id": "queue_id",
 }
+#: Kinds of tables whose rows are dropped, and the reason.
 _REASON_OF_DROPPED_TABLE = {
     TableKind.COUNTERS: rocprof.COUNTER,
     TableKind.ALLOCATIONS: rocprof.ALLOCATION,
@@ -165,15 +168,16 @@ def read(source: ByteSource) -> Trace:
         for path in _tables_beside(source.file):
             try:
                 file = ByteSource(path, reading=source.reading)
-                beside = opened.enter_context(file)
-                tables.append(_open_table(beside))
+                other_source = opened.enter_context(file)
+                tables.append(_open_table(other_source))
             except TraceError as error:
                 note = f"{path.name}, which is next to it, is ignored: {error.problem}."
                 records.notes.append(note)
         reader = TableReader(records)
         for table in sorted(tables, key=attrgetter("kind")):
             reader.read(table)
-    # The size is left out: the cache would notice a change of one file, but no new one beside it.
+    # A size of 0 keeps the trace out of the cache, which would notice a change of this file, but
+    # not a change of the other tables.
     return records.finish(source.path, FORMAT, bytes_read=0)
 
 
@@ -186,7 +190,7 @@ def _tables_beside(file: Path | None) -> list[Path]:
         return []
     prefix = own_name[1]
     same_prefix = []
-    with suppress(OSError):  # a folder that cannot be listed
+    with suppress(OSError):  # raised for a folder that cannot be listed
         folder = file.absolute().parent
         for path in sorted(folder.iterdir()):
             name = _TABLE_NAME.fullmatch(path.name)
@@ -233,6 +237,11 @@ class RocprofCsvTable:
 
 
 def _open_table(source: ByteSource) -> RocprofCsvTable:
+    """Read the titles of a table.
+
+    Raises:
+        TraceFormatError: the titles are not those of a supported table.
+    """
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
     _, titles = next(rows, (0, []))
@@ -437,6 +446,7 @@ class TableReader:
     # Records.
 
     def _add_records(self, record: _RecordColumns, batch: _RowBatch) -> None:
+        """Add the records in a batch of rows: calls, dispatches or copies."""
         columns = {}
         for column, title in (_COMMON_NUMBERS | dict(record.numbers)).items():
             columns[column] = batch.whole_numbers(title)
@@ -465,6 +475,7 @@ class TableReader:
         return map_distinct_rows(self._process_of, guids, threads)
 
     def _process_with_id(self, guid: int, pid: int, thread: int) -> int:
+        """Return the number of a process, and remember it for rows that only have its thread."""
         label: int | str = pid
         if pid == MISSING:
             label = "?"

@@ -359,6 +359,7 @@ class _Document(EventStream[list[Any]]):
             self.records.drop(reason=reason, count=len(items))
 
     def _add_to_columns(self, kind: EventKind, items: list[Any]) -> None:
+        """Append records of a kind to the columns of the process."""
         columns = self._columns[kind]
         for name, member in _MEMBERS_OF_KIND[kind].items():
             values: Iterable[int] = map(attrgetter(member), items)

@@ -220,6 +220,7 @@ class RocprofRecords:
             self._add_gpu_events(record_kind, columns)
 
     def _add_calls(self, columns: Mapping[str, Int64Array]) -> None:
+        """Add calls, ranges and marks, whose domain tells which of these they are."""
         kind = self.kinds(columns["domain"])
         is_marker = kind == EventKind.USER_ANNOTATION
         is_instant = is_marker & (columns["start"] == columns["end"])
@@ -254,6 +255,7 @@ class RocprofRecords:
     def _add_gpu_events(
         self, kind: EventKind, columns: Mapping[str, Int64Array]
     ) -> None:
+        """Add dispatches, copies or fills."""
         event_columns = dict(columns)
         event_columns["stream"] = columns["lane"]
         lane_word = "queue"

@@ -137,6 +137,7 @@ def _csv_table(
 
 
 def _records_of_database(source: ByteSource) -> Iterator[tuple[_RecordKind, _Record]]:
+    """Yield the records in the tables of a database, with their kinds."""
     with ResultsDatabase(source.path, source.file_or_bytes()) as database:
         # Both tables list the kernels.
         ignored_table = "OPS"
@@ -192,6 +193,7 @@ def _table_of_texts(database: Database) -> str | None:
 
 
 def _records_of_json(source: ByteSource) -> Iterator[tuple[_RecordKind, _Record]]:
+    """Yield the records in a JSON document, with their kinds."""
     events = _json_events(source)
     section_names = _section_names(events)
     flow_ids_at = _flow_ids(events)
@@ -220,6 +222,7 @@ def _records_of_json(source: ByteSource) -> Iterator[tuple[_RecordKind, _Record]
 
 
 def _json_events(source: ByteSource) -> list[dict[str, object]]:
+    """Return the events of a JSON document; raise TraceCutOffError if it is damaged."""
     try:
         events = json.loads(source.read_all())["traceEvents"]
         return [event for event in events if isinstance(event, dict)]

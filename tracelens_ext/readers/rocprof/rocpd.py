@@ -140,6 +140,7 @@ class _Tables:
             self._add_calls(marks)
 
     def _read_dispatches(self) -> None:
+        """Add kernel dispatches."""
         columns = (
             "start",
             "end",
@@ -156,6 +157,7 @@ class _Tables:
             self._records.add(EventKind.KERNEL, chunk)
 
     def _read_copies(self) -> None:
+        """Add memory copies."""
         columns = (
             "start",
             "end",
@@ -199,6 +201,7 @@ class _Tables:
             yield chunk
 
     def _add_calls(self, chunk: Columns) -> None:
+        """Add calls, ranges and marks, with their names and threads."""
         chunk["name"] = map_distinct_ids(chunk["name_id"], self._name_codes)
         self._name_markers(chunk)
         # `tid` of a record is the id of a row of `rocpd_info_thread`, which has the system's id.
@@ -318,6 +321,7 @@ class _Tables:
         ]
 
     def _kernel_name_codes(self, ids: Int64Array) -> list[int]:
+        """Return the code of the name of each kernel."""
         table = "rocpd_info_kernel_symbol"
         shown_names = self._look_up(table, "display_name", ids)
         symbol_names = self._look_up(table, "kernel_name", ids)

@@ -171,6 +171,7 @@ class _RpdTables:
     # Calls and markers.
 
     def _read_calls(self) -> None:
+        """Add calls, markers and named ranges, which are all rows of the same table."""
         columns = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
         for chunk in self._database.chunks(_CALLS, columns + ("domain_id",)):
             chunk["name"] = map_distinct_ids(chunk["apiName_id"], self._name_codes)
@@ -187,6 +188,7 @@ class _RpdTables:
             self._add_calls(_selected(chunk, is_call))
 
     def _add_calls(self, chunk: Columns) -> None:
+        """Add runtime calls. Before schema 3, calls have no domain."""
         if not len(chunk["start"]):
             return
         has_no_domain = chunk["domain"] == self._categories[""]
@@ -195,6 +197,7 @@ class _RpdTables:
         self._records.add(EventKind.RUNTIME, chunk)
 
     def _read_hsa_calls(self) -> None:
+        """Add HSA calls."""
         columns = ("pid", "tid", "start", "end", "apiName_id")
         for chunk in self._database.chunks(_HSA_CALLS, columns):
             chunk["name"] = map_distinct_ids(chunk["apiName_id"], self._name_codes)
@@ -230,6 +233,7 @@ class _RpdTables:
     def _add_ranges(
         self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
     ) -> None:
+        """Add ranges, or marks if start and end are equal."""
         if not len(kind):
             return
         is_mark = chunk["start"] == chunk["end"]
@@ -238,9 +242,10 @@ class _RpdTables:
         chunk["domain"] = np.full_like(kind, category)
         self._records.add_ranges(chunk, kind, numbers, texts)
 
-    # What ran on GPUs.
+    # GPU operations.
 
     def _read_operations(self) -> None:
+        """Add GPU operations."""
         columns = (
             "id",
             "start",
@@ -306,6 +311,7 @@ class _RpdTables:
         return np.where(description != NONE, description, name)
 
     def _add_operations(self, chunk: Columns, launches: _LaunchTables) -> None:
+        """Add operations as memsets, copies or kernels, by their types; drop barriers."""
         is_barrier = self._is_domain(chunk, _BARRIER_TYPE.match)
         barriers = int(np.count_nonzero(is_barrier))
         self._records.drop(_BARRIER, barriers)
@@ -344,6 +350,7 @@ class _RpdTables:
             self._add_samples(_selected(chunk, ~is_early))
 
     def _add_samples(self, chunk: Columns) -> None:
+        """Add samples as events with the value as an argument."""
         if not len(chunk["start"]):
             return
         chunk["start"] = np.maximum(chunk["start"], self._first_call_ns)
@@ -362,15 +369,18 @@ class _RpdTables:
         return self._records.builder.threads[f"GPU {device} Counters", "monitor"]
 
     def _json_code(self, text: bytes | None) -> int:
+        """Return the code of a text as an argument, which is JSON."""
         value = (text or b"").decode("utf-8", "replace")
         return self._records.builder.texts[msgspec.json.encode(value)]
 
     def _text_code(self, text: bytes | None) -> int:
+        """Return the code of a text as a name."""
         return self._names[(text or b"").decode("utf-8", "replace") or NO_NAME]
 
     # Codes.
 
     def _process(self, pids: Int64Array) -> Int64Array:
+        """Return the number of the process of each event, (m,), given its pid."""
         return map_distinct_rows(self._process_number, pids)
 
     def _process_number(self, pid: int) -> int:
@@ -384,9 +394,11 @@ class _RpdTables:
         return np.array(is_fitting_code, dtype=bool)[chunk["domain"]]
 
     def _texts(self, ids: Int64Array) -> list[str | None]:
+        """Return the strings with some ids; None for an unknown id."""
         return self._database.look_up(_STRINGS, "string", ids)
 
     def _name_codes(self, ids: Int64Array) -> list[int]:
+        """Return the code of the text of each id as a name."""
         return [self._names[text or NO_NAME] for text in self._texts(ids)]
 
     def _codes_of_texts(self, ids: Int64Array) -> list[int]:
@@ -399,6 +411,7 @@ class _RpdTables:
         return self._names[text]
 
     def _domain_codes(self, ids: Int64Array) -> list[int]:
+        """Return the code of the text of each id as a category; empty for an unknown id."""
         return [self._categories[text or ""] for text in self._texts(ids)]
 
 
@@ -411,6 +424,7 @@ def _is_kernel_type(type_name: str) -> bool:
 
 
 def _selected(chunk: Columns, is_selected: BoolArray) -> Columns:
+    """Return some of the rows of a chunk."""
     return {name: values[is_selected] for name, values in chunk.items()}
 
 

@@ -139,6 +139,7 @@ class _Program:
         self.arguments = cache(self._find_arguments)
 
     def _find_arguments(self, operation: str) -> Arguments | None:
+        """Return the arguments of an operation; None if no instruction has its name."""
         encoded_name = operation.encode("utf-8", "replace")
         instruction_index = self._index_of_name.get(encoded_name)
         if instruction_index is None:
