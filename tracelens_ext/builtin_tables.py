@@ -101,7 +101,7 @@ def ordered_tables() -> list[Table]:
         ROOFLINE,
         ROOFLINE_PEAKS,
     )
-    from tracelens_ext.simulation.simulation import (
+    from tracelens_ext.simulation.tables import (
         CRITICAL_PATH,
         CRITICAL_PATH_SUMMARY,
         WHAT_IF,

@@ -137,7 +137,7 @@ def test_the_simulation_answers_and_what_it_removes_never_takes_longer(
     simulation = analyzer.simulation()
     table = simulation.what_if()
     assert (table["saved_ms"] >= 0).all()
-    path = simulation.critical_path
+    path = simulation.critical_path_table
     assert path["duration_us"].sum() * 1e3 == pytest.approx(
         simulation.replayed.wall, abs=2
     )

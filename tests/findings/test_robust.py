@@ -29,7 +29,7 @@ def test_robust_inputs(path: Path) -> None:
     if len(analyzer.gpu_events):
         simulation = analyzer.simulation()
         assert (simulation.what_if()["saved_ms"] >= 0).all()
-        assert len(simulation.critical_path)
+        assert len(simulation.critical_path_table)
 
 
 def of(name: str) -> TreePerfAnalyzer:

@@ -21,9 +21,9 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
+from tracelens_ext.simulation.collective_waits import read_collective_waits
 from tracelens_ext.simulation.replay import Change, Replay, Replayed
 from tracelens_ext.simulation.scenarios import parse_change
-from tracelens_ext.simulation.simulation import read_waits
 
 if TYPE_CHECKING:
     from random import Random
@@ -115,7 +115,7 @@ def saved(simulation: Simulation, *changes: str) -> list[float]:
 
 def partitions(simulation: Simulation) -> bool:
     """Return True if the path has no gap and no overlap, and sums to the replayed wall time."""
-    path = simulation.critical_path
+    path = simulation.critical_path_table
     start_ns = np.rint(1e3 * path["start_us"]).astype(int)
     end_ns = np.rint(1e3 * (path["start_us"] + path["duration_us"])).astype(int)
     next_start_ns = start_ns.tolist()[1:] + [simulation.replayed.wall]
@@ -167,7 +167,7 @@ def test_programs_of_known_makespan(name: str) -> None:
         assert simulation.state == (
             "unavailable" if truth["error_percent"] < -15 else "low_confidence"
         )
-        assert "does not show" in str(simulation.model()["reason"])
+        assert "does not show" in str(simulation.json_model()["reason"])
         return
     changes = [row["change"] for row in truth["what_if"]]
     expected_ms = np.array([row["saved_ms"] for row in truth["what_if"]])
@@ -196,13 +196,30 @@ def test_waiting_for_other_ranks_is_not_shortened(tmp_path: Path) -> None:
     pd.DataFrame(row).to_parquet(path)
     analyzer = TreePerfAnalyzer(maker.document())
     whole = analyzer.simulation()
-    known = analyzer.simulation(waits=read_waits(path))
+    known = analyzer.simulation(waits=read_collective_waits(path))
     assert saved(whole, "communication=0") == [pytest.approx(0.09)]
     assert saved(known, "communication=0") == [pytest.approx(0.03)]
-    assert known.critical_path["kind"].tolist()[-2:] == ["other rank", "communication"]
-    assert whole.critical_path["known"].tolist()[-1] is False
+    assert known.critical_path_table["kind"].tolist()[-2:] == [
+        "other rank",
+        "communication",
+    ]
+    assert whole.critical_path_table["known"].tolist()[-1] is False
     with pytest.raises(UsageError, match="is not a collective_waits table"):
-        read_waits(Path(__file__))
+        read_collective_waits(Path(__file__))
+
+
+def test_waits_of_another_run_are_refused_without_naming_a_rank_that_nobody_gave(
+    tmp_path: Path,
+) -> None:
+    maker = TraceMaker()
+    maker.launched("ncclDevKernel_AllReduce", 10, 90, correlation=1, at=5)
+    path = tmp_path / "collective_waits.parquet"
+    row = {"call": [0], "rank": [3], "start_us": [9000.0], "wait_us": [60.0]}
+    pd.DataFrame(row).to_parquet(path)
+    waits = read_collective_waits(path)
+    analyzer = TreePerfAnalyzer(maker.document())
+    with pytest.raises(UsageError, match="no call of any rank starts"):
+        analyzer.simulation(waits=waits)
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,8 @@ class TraceTools:
                 units=units_of(saved),
                 next_call="findings(path): how to get there",
             ),
-            "window": simulation.window(),
-            "model": simulation.model(),
+            "window": simulation.json_window(),
+            "model": simulation.json_model(),
             "critical_path": rows_of(critical_path),
         }
 

@@ -122,7 +122,7 @@ def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
     simulation = analyzer.simulation()
     if simulation.state == "unavailable":
         return []
-    table = simulation.critical_path
+    table = simulation.critical_path_table
     first_time = simulation.program.window[0]
     start = first_time + (table["start_us"] * NS_PER_US).round().astype("int64")
     end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")

@@ -160,7 +160,7 @@ def _simulated(
     with failures.isolate("The simulation"):
         simulation = simulate()
         tell_claims(simulation, findings, registry)
-        return _Simulated(with_savings(simulation, findings), simulation.model())
+        return _Simulated(with_savings(simulation, findings), simulation.json_model())
     return _Simulated(bounded(findings), {})
 
 

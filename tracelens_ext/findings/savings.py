@@ -173,7 +173,7 @@ class _Savings:
         missing = [ids for ids in dict.fromkeys(combinations) if ids not in self._saved]
         if not missing:
             return
-        saved = self.simulation.saved([_change_without(ids) for ids in missing])
+        saved = self.simulation.savings_ns([_change_without(ids) for ids in missing])
         self._saved.update(zip(missing, saved.tolist(), strict=True))
 
 
@@ -193,7 +193,7 @@ class _SimulationConfidence:
 
 def _confidence_of(simulation: Simulation) -> _SimulationConfidence:
     """Return the confidence in a simulation, by its error and the waits on its critical path."""
-    known_share = simulation.known_edges
+    known_share = simulation.recorded_share_of_waits
     if known_share < 1.0:
         assumed = 100 * (1 - known_share)
         reason = f"{assumed:.0f} % of the waits on the critical path are assumed"

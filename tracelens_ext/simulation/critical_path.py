@@ -88,7 +88,7 @@ class CriticalPath:
         return float(self.known[is_wait].mean())
 
 
-def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
+def find_critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     """Return the critical path of an unchanged replay."""
     return _Walk(replay, replayed).run()
 

@@ -1,41 +1,36 @@
-"""The simulation of a trace: the wall time if something took longer or shorter, and its tables."""
+"""The simulation of a trace: the wall time if something took longer or shorter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.context import AnalysisContext
 from tracelens_ext.analysis.iterations.selection import EventFilter, span_of_step
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.tables.charts import Chart
-from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.simulation.blocking_calls import MOST_TRACKS
-from tracelens_ext.simulation.critical_path import CriticalPath, critical_path
+from tracelens_ext.simulation.collective_waits import waiting_of_nodes
+from tracelens_ext.simulation.critical_path import CriticalPath, find_critical_path
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
 from tracelens_ext.simulation.replay import Replay, Replayed
-from tracelens_ext.simulation.scenarios import Changes, NamedChange, parse_change
+from tracelens_ext.simulation.scenarios import Changes, NamedChange
 from tracelens_ext.simulation.window import Window
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent
-from tracelens_ext.trace.lookup import values_at
 
 #: With a larger error, percent, the simulation is of low confidence.
-_WARNED: Final = 5.0
+_LARGEST_OK_ERROR: Final = 5.0
 #: With a larger error, percent, no results are given.
-_WITHHELD: Final = 15.0
-_KEYS: Final = ["kind", "category"]
+_LARGEST_USABLE_ERROR: Final = 15.0
+#: The columns by which the summary of the critical path is grouped.
+_SUMMARY_KEYS: Final = ["kind", "category"]
 
 
 class State(StrEnum):
@@ -60,7 +55,8 @@ class Simulation:
         work: the GPU events of the trace.
         iteration: the N of the `ProfilerStep#N` that is the window; None: the whole recording.
         device: the only device whose work is simulated; None: all devices.
-        waits: how long collectives wait for other ranks, from `read_waits`; None: not known.
+        waits: how long collectives wait for other ranks, from `read_collective_waits`; None: not
+            known.
 
     Raises:
         UsageError: the trace has no GPU events, no such iteration or no such device.
@@ -75,6 +71,7 @@ class Simulation:
     ) -> None:
         if not len(work):
             raise UsageError("the trace has no GPU events, so nothing can be simulated")
+        # The selected events are not needed, but this raises if there is no such device.
         EventFilter(device=device).of(work)
         window = _whole_window(work)
         if iteration is not None:
@@ -84,22 +81,27 @@ class Simulation:
         )
         self.waits_known = waits is not None
         if waits is not None:
-            self.program.waiting = waiting_of(self.program, waits)
+            self.program.waiting = waiting_of_nodes(self.program, waits)
         self.changes = Changes(self.program)
         self.replay = Replay(self.program)
+        self._replayed: Replayed | None = None
 
-    @cached_property
+    @property
     def replayed(self) -> Replayed:
-        """The unchanged replay."""
-        _, replayed = self.replay.run([], 0)
-        return replayed
+        """The unchanged replay, which is run when it is first needed."""
+        if self._replayed is None:
+            _, self._replayed = self.replay.run([], 0)
+        return self._replayed
 
-    def saved(self, changes: Sequence[NamedChange]) -> Int64Array:
-        """Return what each change saves, ns, and run the unchanged program beside them."""
+    def savings_ns(self, changes: Sequence[NamedChange]) -> Int64Array:
+        """Replay each change, and return by how much it shortens the wall time, ns, (changes,)."""
         # Changes are made one at a time, because each may have as many numbers as the program.
         changed_programs = (self.changes.change(change) for change in changes)
-        walls, self.replayed = self.replay.run(changed_programs, len(changes))
-        return self.replayed.wall - walls
+        walls_ns, replayed = self.replay.run(changed_programs, len(changes))
+        # Each run also replays the unchanged program, with the same result. Keeping it spares a
+        # replay of its own, if none was run before.
+        self._replayed = self._replayed or replayed
+        return replayed.wall - walls_ns
 
     @property
     def error_percent(self) -> float:
@@ -115,22 +117,27 @@ class Simulation:
     @cached_property
     def _assessment(self) -> Assessment:
         """Whether the unchanged simulation is close enough to the recorded time to be trusted."""
-        program = self.program
-        error = self.error_percent
-        if not program.nodes.is_called.any():
+        if not self.program.nodes.is_called.any():
             reason = (
                 "no call in the window launched GPU work, so its dependencies are "
                 "unknown"
             )
             return Assessment(State.UNAVAILABLE, reason)
-        if abs(error) <= _WARNED:
-            streams = len(np.unique(program.track))
-            if streams <= MOST_TRACKS:
-                return Assessment(State.OK, "")
+        if abs(self.error_percent) > _LARGEST_USABLE_ERROR:
+            return Assessment(State.UNAVAILABLE, self._reason_of_error())
+        if abs(self.error_percent) > _LARGEST_OK_ERROR:
+            return Assessment(State.LOW_CONFIDENCE, self._reason_of_error())
+        streams = len(np.unique(self.program.track))
+        if streams > MOST_TRACKS:
             reason = (
                 f"waits were determined for only {MOST_TRACKS} of {streams:,} streams"
             )
             return Assessment(State.LOW_CONFIDENCE, reason)
+        return Assessment(State.OK, "")
+
+    def _reason_of_error(self) -> str:
+        """Return how far the unchanged replay is off, and the likely cause."""
+        error = self.error_percent
         if error > 0:
             deviation = "too long"
             cause = "work overlaps or starts early in ways that"
@@ -138,14 +145,12 @@ class Simulation:
             deviation = "too short"
             cause = "something waits for work that"
         cause += " the recording does not show"
-        if program.contradicted:
-            cause += f"; {program.contradicted:,} waits contradict the recorded times"
-        reason = f"the unchanged simulation is {abs(error):.1f} % {deviation}: {cause}"
-        if abs(error) > _WITHHELD:
-            return Assessment(State.UNAVAILABLE, reason)
-        return Assessment(State.LOW_CONFIDENCE, reason)
+        contradicted = self.program.contradicted
+        if contradicted:
+            cause += f"; {contradicted:,} waits contradict the recorded times"
+        return f"the unchanged simulation is {abs(error):.1f} % {deviation}: {cause}"
 
-    def model(self) -> dict[str, object]:
+    def json_model(self) -> dict[str, object]:
         """Return error, state and constants for JSON.
 
         The constants are those of the device with the most work.
@@ -165,7 +170,7 @@ class Simulation:
             "edges": program.edges,
         }
 
-    def window(self) -> dict[str, float]:
+    def json_window(self) -> dict[str, float]:
         """Return the window, and its recorded and simulated wall times, for JSON."""
         window = self.program.window
         return {
@@ -175,7 +180,7 @@ class Simulation:
             "replayed_ms": self.replayed.wall / NS_PER_MS,
         }
 
-    def lines(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return lines of text: the error, the constants of each device, and the dependencies."""
         assessment = self._assessment
         replayed_ms = self.replayed.wall / NS_PER_MS
@@ -208,15 +213,15 @@ class Simulation:
         Returns:
             A table without rows if the simulation is unavailable.
         """
-        shown_changes = changes
-        if shown_changes is None:
-            shown_changes = self.changes.default()
-        saved_ns = self.saved(shown_changes)
+        simulated_changes = changes
+        if simulated_changes is None:
+            simulated_changes = self.changes.default()
+        saved_ns = self.savings_ns(simulated_changes)
         if self.state == State.UNAVAILABLE:
-            shown_changes = []
+            simulated_changes = []
             saved_ns = saved_ns[:0]
-        labels = [change.text for change in shown_changes]
-        factors = [change.factor for change in shown_changes]
+        labels = [change.text for change in simulated_changes]
+        factors = [change.factor for change in simulated_changes]
         columns = {
             "change": pd.Series(labels, dtype="str"),
             "factor": np.array(factors, dtype=np.float64),
@@ -231,16 +236,18 @@ class Simulation:
         return table.reset_index(drop=True)
 
     @cached_property
-    def _path(self) -> CriticalPath:
-        return critical_path(self.replay, self.replayed)
+    def _path_segments(self) -> CriticalPath:
+        """The segments of the critical path as arrays."""
+        return find_critical_path(self.replay, self.replayed)
 
     @property
-    def known_edges(self) -> float:
-        """The share of the waits on the critical path that the recording tells, 0 to 1."""
-        return self._path.known_share
+    def recorded_share_of_waits(self) -> float:
+        """The share of the waits on the critical path that the recording shows, 0 to 1."""
+        return self._path_segments.known_share
 
     @property
-    def _describer(self) -> PathDescriber:
+    def _path_describer(self) -> PathDescriber:
+        """Describes nodes and path segments of the unchanged replay in tables."""
         return PathDescriber(
             replay=self.replay,
             replayed=self.replayed,
@@ -249,20 +256,22 @@ class Simulation:
         )
 
     @cached_property
-    def critical_path(self) -> pd.DataFrame:
+    def critical_path_table(self) -> pd.DataFrame:
         """The sheet `critical_path`: the segments in order of time."""
-        return self._describer.table(self._path)
+        return self._path_describer.table(self._path_segments)
 
     def critical_path_summary(self) -> pd.DataFrame:
         """Return the sheet `critical_path_summary`: the critical path by kind and category."""
-        segments = self.critical_path.groupby(_KEYS, sort=False)
+        segments = self.critical_path_table.groupby(_SUMMARY_KEYS, sort=False)
         on_path_ms = segments["duration_us"].sum() / 1e3
         on_path = on_path_ms.rename("on_path_ms").reset_index()
-        summary = on_path.merge(self._total_work(), "left", _KEYS)
+        summary = on_path.merge(self._total_work(), "left", _SUMMARY_KEYS)
         on_path_ns = NS_PER_MS * summary["on_path_ms"].to_numpy()
         summary.insert(3, "on_path_percent", percent(on_path_ns, self.replayed.wall))
         return summary.sort_values(
-            ["on_path_ms"] + _KEYS, ascending=[False, True, True], ignore_index=True
+            ["on_path_ms"] + _SUMMARY_KEYS,
+            ascending=[False, True, True],
+            ignore_index=True,
         )
 
     def _total_work(self) -> pd.DataFrame:
@@ -270,10 +279,10 @@ class Simulation:
         program = self.program
         events = np.flatnonzero(program.nodes.is_event)
         waiting_ns = program.waiting[events]
-        work = self._describer.describe(events)[_KEYS]
+        work = self._path_describer.describe(events)[_SUMMARY_KEYS]
         work["ns"] = program.duration[events] - waiting_ns
         waits = work.assign(kind="other rank", ns=waiting_ns)
-        groups = pd.concat((work, waits)).groupby(_KEYS, sort=False)
+        groups = pd.concat((work, waits)).groupby(_SUMMARY_KEYS, sort=False)
         total_ms = groups["ns"].sum() / NS_PER_MS
         return total_ms.rename("total_ms").reset_index()
 
@@ -283,206 +292,3 @@ def _whole_window(work: GpuEvents) -> Window:
     trace = work.trace
     rows = np.concatenate((synchronizing_calls(work), work.rows))
     return Window(start=int(trace.ts[rows].min()), end=int(trace.end_of(rows).max()))
-
-
-_WAIT_COLUMNS: Final = ["rank", "start_us", "wait_us"]
-
-
-def read_waits(path: Path) -> pd.DataFrame:
-    """Read a `collective_waits.parquet`.
-
-    Raises:
-        UsageError: the file is not such a table, or pyarrow is missing.
-    """
-    try:
-        # The column `call` tells this table from others.
-        table = pd.read_parquet(path, columns=["call"] + _WAIT_COLUMNS)
-        waits = table[_WAIT_COLUMNS].astype(np.float64)
-    except ImportError:
-        raise UsageError(
-            "--collective-waits needs pyarrow; run: pip install 'tracelens-ext[parquet]'"
-        ) from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(
-            f"--collective-waits {path}: is not a collective_waits table ({reason})"
-        ) from None
-    is_finite = np.isfinite(waits).all(axis=1)
-    return pd.DataFrame(waits[is_finite]).sort_values("start_us")
-
-
-def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
-    """Return how long each node waits for other ranks, ns, (n,).
-
-    If the trace does not tell its rank, the rank is the one with the most calls that start at the
-    same times as collectives of the trace.
-
-    Args:
-        program: the n nodes.
-        waits: the collective calls of all ranks, from `read_waits`.
-
-    Raises:
-        UsageError: no call of the rank starts at the same time as a collective of the trace.
-    """
-    work = program.work
-    nodes = np.flatnonzero(
-        values_at(values=work.is_communication, index=program.event, missing=False)
-    )
-    start = work.start[program.event[nodes]]
-    rank = distributed_info(work.trace.metadata).get("rank")
-    if not isinstance(rank, int):
-        starts_together = np.isin(
-            np.rint(waits["start_us"]), np.rint(start / NS_PER_US)
-        )
-        ranks = waits.loc[starts_together, "rank"]
-        rank = int(ranks.mode().head(1).sum())  # 0 if no call starts together
-    waits = waits[waits["rank"] == rank]
-
-    start_of_call = waits["start_us"].to_numpy() * NS_PER_US
-    wait_of_call = waits["wait_us"].to_numpy() * NS_PER_US
-    call = np.searchsorted(start_of_call, start - NS_PER_US)
-    distance = np.abs(values_at(start_of_call, call, missing=np.inf) - start)
-    is_matched = distance <= NS_PER_US
-    if not is_matched.any():
-        reason = (
-            f"no call of rank {rank} starts at the same time as a collective of the "
-            "trace"
-        )
-        raise UsageError(f"--collective-waits: {reason}")
-    matched = nodes[is_matched]
-    wait_ns = np.rint(wait_of_call[call[is_matched]]).astype(np.int64)
-    waiting = np.zeros_like(program.duration)
-    waiting[matched] = np.clip(wait_ns, 0, program.duration[matched])
-    return waiting
-
-
-class SimulationContext(AnalysisContext, Protocol):
-    """A trace that is being analyzed, and its simulation."""
-
-    def simulation(
-        self,
-        iteration: int | None = None,
-        device: int | None = None,
-        waits: pd.DataFrame | None = None,
-    ) -> Simulation:
-        """Return the simulation of the recording, or of an iteration."""
-
-
-def _simulation_notes(
-    context: SimulationContext, _options: ReportOptions, tables: Tables
-) -> Iterable[str]:
-    if "what_if" not in tables:
-        return ()
-    return context.simulation().lines()
-
-
-def _what_if(
-    context: SimulationContext,
-    changes: Sequence[str] = (),
-    iteration: int | None = None,
-    device: int | None = None,
-) -> pd.DataFrame:
-    """The wall time if something changed.
-
-    Args:
-        context: of the trace.
-        changes: each as `--change` of `tracelens-ext what-if`; the usual ones by default.
-        iteration: the N of a `ProfilerStep#N`, the window; the whole recording by default.
-        device: the only device that is simulated; all by default.
-
-    Raises:
-        UsageError: the trace has nothing of the name in a change, or no such iteration or device.
-    """
-    named = [parse_change(text) for text in changes]
-    return context.simulation(iteration, device).what_if(named or None)
-
-
-def _critical_path(
-    context: SimulationContext, iteration: int | None = None, device: int | None = None
-) -> pd.DataFrame:
-    """What the wall time is made of, segment by segment."""
-    return context.simulation(iteration, device).critical_path.copy()
-
-
-def _critical_path_summary(
-    context: SimulationContext, iteration: int | None = None, device: int | None = None
-) -> pd.DataFrame:
-    """The critical path by kind and category."""
-    return context.simulation(iteration, device).critical_path_summary()
-
-
-_CHART = Chart(
-    title="Critical path",
-    sheet="critical_path_summary",
-    label_column="kind",
-    value_column="on_path_ms",
-    kind="stacked",
-    on="page",
-)
-WHAT_IF = Table(
-    name="what_if",
-    description="Simulated wall time if something took longer or shorter",
-    columns=[
-        Column("change", "what changes, as written with `--change`"),
-        Column(
-            "factor",
-            "duration factor; empty if there are several, which `change` lists",
-        ),
-        Column("wall_ms", "simulated wall time"),
-        Column("saved_ms", "of the wall time of the unchanged simulation"),
-        Column("saved_percent", "likewise"),
-    ],
-    build=_what_if,
-    enabled_by="what_if",
-    notes=_simulation_notes,
-)
-CRITICAL_PATH_SUMMARY = Table(
-    name="critical_path_summary",
-    description="Critical path by kind and category",
-    columns=[
-        Column(
-            "kind",
-            "`host`, `launch` (launching calls, and the latency after them), "
-            "`kernel`, `copy`, `communication`, `other rank`, `gap` or `sync`",
-        ),
-        Column("category", "category of the GPU work"),
-        Column("on_path_ms", "time on the critical path"),
-        Column("on_path_percent", "of the whole critical path"),
-        Column(
-            "total_ms", "all GPU work of the kind and category; empty for other kinds"
-        ),
-    ],
-    build=_critical_path_summary,
-    enabled_by="what_if",
-    charts=[_CHART],
-    on_every_page=True,
-)
-CRITICAL_PATH = Table(
-    name="critical_path",
-    description="Critical path, segment by segment",
-    columns=[
-        Column("start_us", "from the start of the window"),
-        Column(
-            "duration_us",
-            "segments are contiguous: they add up to the simulated wall time",
-        ),
-        Column("kind", "as in `critical_path_summary`"),
-        Column("category", "as in `critical_path_summary`"),
-        Column("name", "name of the kernel, the copy, or the call"),
-        Column("operation", "operation that launched it, or that the CPU was in"),
-        Column("stream", "-1 for the CPU"),
-        Column(
-            "edge",
-            "what determined its start: `stream`, `wait`, `launch`, `sync` or `not in "
-            "the file`",
-        ),
-        Column(
-            "known",
-            "whether this dependency was recorded, and how long the segment lasts by "
-            "itself",
-            unit="yes/no",
-        ),
-    ],
-    build=_critical_path,
-    enabled_by="what_if",
-)

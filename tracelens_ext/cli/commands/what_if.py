@@ -90,11 +90,11 @@ def what_if(
     from tracelens_ext.cli.outputs import check_texts
     from tracelens_ext.findings.engine import tell_claims
     from tracelens_ext.report.formats import nested_json_text
+    from tracelens_ext.simulation.collective_waits import read_collective_waits
     from tracelens_ext.simulation.scenarios import parse_change
-    from tracelens_ext.simulation.simulation import read_waits
 
     changes = [parse_change(text) for text in change] if change else None
-    collective_waits = None if waits is None else read_waits(waits)
+    collective_waits = None if waits is None else read_collective_waits(waits)
     check_texts([csv] if csv else [], trace, force=force, json=json)
     analyzer = analyze(trace, analysis)
     simulation = analyzer.simulation(iteration, device, collective_waits)
@@ -109,10 +109,10 @@ def what_if(
         if csv:
             write_text(csv, csv_text)
         document = {
-            "window": simulation.window(),
-            "model": simulation.model(),
+            "window": simulation.json_window(),
+            "model": simulation.json_model(),
             "what_if": table[_JSON_COLUMNS],
-            "path": simulation.critical_path,
+            "path": simulation.critical_path_table,
             "notes": recording_notes(analyzer, for_json=True),
         }
         typer.echo(nested_json_text(document))
@@ -131,7 +131,7 @@ def what_if(
 
 def _blocks(simulation: Simulation, table: pd.DataFrame, top: int) -> Iterator[Block]:
     """Yield the blocks: the simulation, the changes, and the critical path."""
-    yield from simulation.lines()
+    yield from simulation.summary_lines()
     yield Part("WHAT IF", table.head(top))
 
     def critical_path(_: Console) -> list[Block]:
