@@ -55,7 +55,7 @@ class TraceCutOffError(TraceFormatError):
 
 
 class TraceTooLargeError(TraceError):
-    """The file unpacks to more text than is allowed."""
+    """The file, or a file beside it, contains more text than is allowed."""
 
 
 class MergedRanksError(TraceError):

@@ -12,6 +12,7 @@ import pytest
 from tests.support.capture_helpers import Op, Recording
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.cuda_graphs import capture_files
 from tracelens_ext.analysis.cuda_graphs.graph_launches import tokens_of_step
 from tracelens_ext.analysis.cuda_graphs.sequence_alignment import AlignmentBudget
 from tracelens_ext.analysis.cuda_graphs.tables import GRAPH_CAPTURES, GRAPH_OPERATIONS
@@ -20,6 +21,7 @@ from tracelens_ext.errors import (
     MergedRanksError,
     TraceFormatError,
     TraceNotFoundError,
+    TraceTooLargeError,
     UsageError,
 )
 from tracelens_ext.perf_report import build_perf_report
@@ -722,6 +724,20 @@ def test_a_missing_capture_file_is_an_error(tmp_path: Path) -> None:
         TreePerfAnalyzer(
             _document_with_graph_launch(), capture=tmp_path / "nowhere.json"
         )
+
+
+def test_too_large_execution_details_are_an_error_about_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _by_size(tmp_path, 4)
+    content = json.dumps([{"file": "4.json", "batch_size": 4, "mode": "FULL"}])
+    (tmp_path / "execution_details.json").write_text(content)
+    monkeypatch.setattr(capture_files, "_MAX_DETAILS_BYTES", len(content))
+    TreePerfAnalyzer(_document_with_graph_launch(), capture=path)
+
+    monkeypatch.setattr(capture_files, "_MAX_DETAILS_BYTES", len(content) - 1)
+    with pytest.raises(TraceTooLargeError, match=r"is larger than \d+ bytes"):
+        TreePerfAnalyzer(_document_with_graph_launch(), capture=path)
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '[{"file": 3}]', "[[" * 10_000, "\xff"])

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tracelens_ext.analysis.cuda_graphs import annotations
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.errors import TraceFormatError, TraceTooLargeError
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -141,6 +142,15 @@ def test_the_side_file_annotates_kernels_without_an_annotation_of_their_own(
 def test_a_malformed_side_file_is_an_error(tmp_path: Path, content: object) -> None:
     trace = side_file(tmp_path, content)
     with pytest.raises(TraceFormatError, match="annotations"):
+        TreePerfAnalyzer(trace)
+
+
+def test_a_too_large_side_file_is_an_error_about_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = side_file(tmp_path, {"1": [HEAD]})
+    monkeypatch.setattr(annotations, "_MAX_FILE_BYTES", 10)
+    with pytest.raises(TraceTooLargeError, match=r"is larger than 10 bytes"):
         TreePerfAnalyzer(trace)
 
 

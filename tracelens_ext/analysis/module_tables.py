@@ -10,7 +10,6 @@ from tracelens_ext.analysis.modules import (
     ModuleFrames,
     find_module_frames,
     has_modules,
-    module_paths,
 )
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
@@ -35,46 +34,55 @@ def nn_modules(gpu_events: GpuEvents, *, instances: bool = False) -> pd.DataFram
         instances: True for a row per module, such as `Block_0`; False for a row per path of module
             classes.
     """
-    frames = find_module_frames(gpu_events)
-    paths, labels = module_paths(gpu_events.trace, frames, instances=instances)
+    module_frames = find_module_frames(gpu_events)
+    of_gpu = module_frames.of_gpu
+    paths, labels = module_frames.paths(gpu_events.trace, instances=instances)
     path_count = len(paths)
     busy_time = BusyTime(start=gpu_events.start, end=gpu_events.end)
-    total_of_frame = busy_time.by_subtree(frames.parent, frames.of_gpu)
-    self_of_frame = busy_time.by_owner(frames.of_gpu, len(frames.rows))
+    total_of_frame = busy_time.by_subtree(module_frames.parent, of_gpu)
+    self_of_frame = busy_time.by_owner(of_gpu, len(module_frames.rows))
     total_ns = sums(paths.of_node, total_of_frame, path_count)
     self_ns = sums(paths.of_node, self_of_frame, path_count)
     all_busy_ns = union_length(gpu_events.start, gpu_events.end)
-    parent = paths.parent.astype(np.int32)
-    events = np.flatnonzero(frames.of_gpu != NONE)
-    path_of_event = paths.of_node[frames.of_gpu[events]]
-    own_events = np.bincount(path_of_event, minlength=path_count)
+    events = np.flatnonzero(of_gpu != NONE)
+    path_of_event = paths.of_node[of_gpu[events]]
     columns: dict[str, object] = {"path": paths.texts(labels, SEPARATOR)}
     if not instances:
-        columns["modules"] = _modules_of_paths(gpu_events.trace, frames, paths)
+        columns["modules"] = _module_counts(gpu_events.trace, module_frames, paths)
     columns["calls"] = np.bincount(paths.of_node, minlength=path_count)
-    columns["kernels"] = summed_up(parent, depths(parent), own_events)
+    columns["kernels"] = _event_counts(paths, path_of_event)
     columns["gpu_time_total_ms"] = total_ns / NS_PER_MS
     columns["gpu_time_self_ms"] = self_ns / NS_PER_MS
     columns["% of GPU busy time"] = percent(total_ns, all_busy_ns)
     columns |= _top_category_columns(
         gpu_events=gpu_events, paths=paths, events=events, path_of_event=path_of_event
     )
-    if (frames.of_forward != NONE).any():
-        backward_of_frame = busy_time.by_subtree(frames.parent, frames.of_forward)
+    if (module_frames.of_forward != NONE).any():
+        backward_of_frame = busy_time.by_subtree(
+            module_frames.parent, module_frames.of_forward
+        )
         backward_ns = sums(paths.of_node, backward_of_frame, path_count)
         columns["backward_time_ms"] = backward_ns / NS_PER_MS
-    frame = pd.DataFrame(columns)
-    return frame.iloc[np.argsort(-total_ns, kind="stable")].reset_index(drop=True)
+    table = pd.DataFrame(columns)
+    return table.iloc[np.argsort(-total_ns, kind="stable")].reset_index(drop=True)
 
 
-def _modules_of_paths(
-    trace: Trace, frames: ModuleFrames, class_paths: CallPaths
+def _module_counts(
+    trace: Trace, module_frames: ModuleFrames, class_paths: CallPaths
 ) -> Int64Array:
-    """Return the number of modules with each path of classes."""
-    paths, _ = module_paths(trace, frames, instances=True)
-    class_path_of_module = np.zeros(len(paths), dtype=np.int64)
-    class_path_of_module[paths.of_node] = class_paths.of_node
+    """Return the number of modules with each path of classes, (paths,)."""
+    paths_of_modules, _ = module_frames.paths(trace, instances=True)
+    # Each frame has both paths; all frames of one module have the same path of classes.
+    class_path_of_module = np.zeros(len(paths_of_modules), dtype=np.int64)
+    class_path_of_module[paths_of_modules.of_node] = class_paths.of_node
     return np.bincount(class_path_of_module, minlength=len(class_paths))
+
+
+def _event_counts(paths: CallPaths, path_of_event: IntArray) -> Int64Array:
+    """Return the number of GPU events within each path, inner paths included, (paths,)."""
+    own_events = np.bincount(path_of_event, minlength=len(paths))
+    parent = paths.parent.astype(np.int32)
+    return summed_up(parent, depths(parent), own_events)
 
 
 def _top_category_columns(
@@ -113,18 +121,20 @@ def _top_category_columns(
     }
 
 
-def _nn_modules(
+def _build_nn_modules(
     context: AnalysisContext, *, nn_module_instances: bool = False
 ) -> pd.DataFrame:
     """Return GPU time by path of `nn.Module` classes, or of modules."""
     return nn_modules(context.gpu_events, instances=nn_module_instances)
 
 
-def _has_modules(context: AnalysisContext, _options: ReportOptions) -> bool:
+def _has_module_frames(context: AnalysisContext, _options: ReportOptions) -> bool:
     return has_modules(context.trace)
 
 
-_HAS_MODULES = Condition("the trace has Python frames of `nn.Module`s", _has_modules)
+_HAS_MODULE_FRAMES = Condition(
+    "the trace has Python frames of `nn.Module`s", _has_module_frames
+)
 NN_MODULES = Table(
     name="nn_modules",
     description="GPU time by nn.Module",
@@ -163,9 +173,9 @@ NN_MODULES = Table(
             "no other column.",
         ),
     ],
-    build=_nn_modules,
+    build=_build_nn_modules,
     options=["nn_module_instances"],
-    requires=[GPU_EVENTS, _HAS_MODULES],
+    requires=[GPU_EVENTS, _HAS_MODULE_FRAMES],
     analyzer_call="get_df_nn_modules()",
     charts=[
         Chart(

@@ -55,6 +55,10 @@ class ModuleFrames:
     of_gpu: Int64Array
     of_forward: Int64Array
 
+    def paths(self, trace: Trace, *, instances: bool) -> tuple[CallPaths, list[str]]:
+        """Return the `module_paths` of the frames."""
+        return module_paths(trace, self.rows, self.parent, instances=instances)
+
 
 def has_modules(trace: Trace) -> bool:
     """Tell whether a trace has `nn.Module` frames, recorded or replayed by CUDA graphs."""
@@ -78,7 +82,7 @@ def module_of_gpu(
         The code of each GPU event's path, `NONE` without a module, (g,), and the paths.
     """
     frames = find_module_frames(gpu_events)
-    paths, labels = module_paths(gpu_events.trace, frames, instances=instances)
+    paths, labels = frames.paths(gpu_events.trace, instances=instances)
     frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
     path = values_at(paths.of_node, frame)
     return path, paths.texts(labels, SEPARATOR)
@@ -87,9 +91,8 @@ def module_of_gpu(
 class ModuleStacks(NamedTuple):
     """The modules around launchers; each list has an item per launcher."""
 
-    innermost_class: list[
-        str
-    ]  #: the class of the innermost module, `NA` without modules
+    #: the class of the innermost module, `NA` without modules
+    innermost_class: list[str]
     #: the name of the launcher and all modules around it, innermost first, as the text of a list
     stacks: list[str]
 
@@ -274,17 +277,24 @@ def forward_of_gpu(gpu_events: GpuEvents) -> Int64Array:
 
 
 def module_paths(
-    trace: Trace, frames: ModuleFrames, *, instances: bool
+    trace: Trace, rows: Int64Array, parent: Int32Array, *, instances: bool
 ) -> tuple[CallPaths, list[str]]:
-    """Return the paths of module frames, by module or by class, and the labels of their names."""
-    names, codes = np.unique(trace.name[frames.rows], return_inverse=True)
+    """Return the paths of module frames, by module or by class, and the labels of their names.
+
+    Args:
+        trace: the trace.
+        rows: the module frames, parents before children, (m,).
+        parent: the index of the module frame around each frame, `ROOT` without one, (m,).
+        instances: True for paths of modules, False for paths of their classes.
+    """
+    names, codes = np.unique(trace.name[rows], return_inverse=True)
     labels = [trace.names[code].removeprefix(MODULE_PREFIX) for code in names.tolist()]
     if not instances:
-        labels, codes = class_names(labels, codes)
-    return find_paths(frames.parent, codes), labels
+        labels, codes = _class_names(labels, codes)
+    return find_paths(parent, codes), labels
 
 
-def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
+def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """Return the classes of modules, and the class of each code.
 
     The class of `Block_0` is `Block`; for `layers/0`, which has no class, it is `layers`.

@@ -146,7 +146,7 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Return a line for each total and each stream."""
-        from tracelens_ext.analysis.idle_time.answer import duration_text
+        from tracelens_ext.analysis.idle_time.answer import duration_with_unit
 
         gaps = self._stream_gaps.gaps
         idle_ns = int(self._main_gaps.gaps.duration.sum())
@@ -161,15 +161,15 @@ class GapReport:
             lines.append(f"Selected: {self.selected}")
         lines += [
             f"Total gaps found: {len(gaps)}",
-            f"Total idle time: {duration_text(idle_ns)}{scope_of_idle}",
-            f"Average gap duration: {duration_text(average_ns)}{scope_of_average}",
+            f"Total idle time: {duration_with_unit(idle_ns)}{scope_of_idle}",
+            f"Average gap duration: {duration_with_unit(average_ns)}{scope_of_average}",
             "",
         ]
         return lines + self._stream_lines(idle_ns)
 
     def _stream_lines(self, idle_ns: int) -> list[str]:
         """Return a line that counts the streams, and a line for each stream."""
-        from tracelens_ext.analysis.idle_time.answer import duration_text
+        from tracelens_ext.analysis.idle_time.answer import duration_with_unit
 
         streams = self.tables.get("gap_streams")
         if streams is None:
@@ -180,12 +180,12 @@ class GapReport:
             name = ", ".join(f"{column} {stream[column]}" for column in name_columns)
             # `capitalize` would change the case of the name of a device.
             name = name[0].upper() + name[1:]
-            idle_time = duration_text(
+            idle_time = duration_with_unit(
                 round(stream["idle_time_us"] * 1e3), same_unit_as=idle_ns
             )
             line = f"  {name}: {counted(stream['gap_count'], 'gap')}, {idle_time} idle time"
             if len(self._stream_gaps.gaps.tracks) > 1:
-                overlapped = duration_text(
+                overlapped = duration_with_unit(
                     round(stream["overlapped_us"] * 1e3), same_unit_as=idle_ns
                 )
                 line += f", {overlapped} of it overlapped by other streams"

@@ -1,7 +1,8 @@
 """Benchmarks of autotuning: kernels that run only to be measured.
 
 A compiler or a library runs several variants of a kernel many times and keeps the fastest one.
-Three signs give these kernels away:
+`benchmark_events` returns these kernels, and `benchmark_ranges` the host events that measure them.
+Three signs give the kernels away:
 
 * the host event that launches them is called `do_bench`, `benchmark_all_configs`, `autotune` or
   alike;
@@ -45,7 +46,7 @@ _CONVOLUTIONS: Final = re.compile(
 )
 _WAITS_FOR_EVENT: Final = re.compile(r"(?:cuda|hip)EventSynchronize")
 #: A convolution that waits for at least this many events measures algorithms.
-_FEWEST_MEASURED: Final = 2
+_FEWEST_WAITS: Final = 2
 #: Names of kernels and memsets that fill a buffer.
 _FILL: Final = re.compile(r".*(?:FillFunctor|\bMemset\b|fill_kernel|fillBuffer)")
 #: A stream runs a benchmark if at least this many fills in a row each precede the same kernel.
@@ -58,7 +59,7 @@ _SIMILAR_FACTOR: Final = 1.5
 
 def benchmark_ranges(work: GpuEvents) -> Int64Array:
     """Return the rows of the host events that measure variants of kernels."""
-    return np.append(_named_benchmarks(work), measuring_convolutions(work))
+    return np.append(_named_benchmarks(work), _measuring_convolutions(work))
 
 
 def _named_benchmarks(work: GpuEvents) -> Int64Array:
@@ -72,7 +73,7 @@ def _named_benchmarks(work: GpuEvents) -> Int64Array:
     )
 
 
-def measuring_convolutions(work: GpuEvents) -> Int64Array:
+def _measuring_convolutions(work: GpuEvents) -> Int64Array:
     """Return the rows of convolutions in which a library measures its algorithms."""
     trace = work.trace
     convolutions = trace.rows_named(_CONVOLUTIONS, EventKind.CPU_OP)
@@ -84,24 +85,35 @@ def measuring_convolutions(work: GpuEvents) -> Int64Array:
     start_of_wait = trace.ts[waits]
     thread = trace.thread[convolutions]
     waits_before_end = items_before(
-        thread_of_wait, start_of_wait, thread, trace.end_of(convolutions)
+        group=thread_of_wait,
+        time=start_of_wait,
+        query_group=thread,
+        query_time=trace.end_of(convolutions),
     )
     waits_before_start = items_before(
-        thread_of_wait, start_of_wait, thread, trace.ts[convolutions]
+        group=thread_of_wait,
+        time=start_of_wait,
+        query_group=thread,
+        query_time=trace.ts[convolutions],
     )
     waits_within = waits_before_end - waits_before_start
-    result: Int64Array = convolutions[waits_within >= _FEWEST_MEASURED]
+    result: Int64Array = convolutions[waits_within >= _FEWEST_WAITS]
     return result
 
 
-def launched_by_benchmarks(work: GpuEvents) -> Int64Array:
+def benchmark_events(work: GpuEvents) -> Int64Array:
+    """Return the GPU events that belong to benchmarks by any of the three signs."""
+    return np.union1d(_launched_by_benchmarks(work), _alternating_with_fills(work))
+
+
+def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
     """Return the GPU events that were launched within `benchmark_ranges`."""
     by_name = launched_within(work, _named_benchmarks(work), fewest=_FEWEST_RUNS)
-    by_convolutions = launched_within(work, measuring_convolutions(work), fewest=1)
+    by_convolutions = launched_within(work, _measuring_convolutions(work), fewest=1)
     return np.union1d(by_name, by_convolutions)
 
 
-def between_fills(work: GpuEvents) -> Int64Array:
+def _alternating_with_fills(work: GpuEvents) -> Int64Array:
     """Return the GPU events of streams on which fills alternate with one kernel."""
     is_fill = work.trace.named(work.name, _FILL.match)
     is_fill &= work.duration >= _LEAST_FILL_NS
@@ -113,11 +125,13 @@ def between_fills(work: GpuEvents) -> Int64Array:
     for stream_index in np.unique(stream[is_fill]).tolist():
         is_of_stream = stream[by_stream_and_start] == stream_index
         events = by_stream_and_start[is_of_stream]
-        benchmarks.append(_alternating(work, events, is_fill[events]))
+        benchmarks.append(_alternating_events(work, events, is_fill[events]))
     return np.concatenate(benchmarks)
 
 
-def _alternating(work: GpuEvents, events: Int64Array, is_fill: BoolArray) -> Int64Array:
+def _alternating_events(
+    work: GpuEvents, events: Int64Array, is_fill: BoolArray
+) -> Int64Array:
     """Return the events of one stream that alternate between fills and one kernel.
 
     Of `F K F K F K X`, these are the first six. From the third one on, each of them repeats the

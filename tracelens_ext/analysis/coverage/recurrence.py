@@ -51,8 +51,11 @@ _COMPILES_AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/
 
 
 @cached_per_object
-def compiled_again_from(work: GpuEvents) -> int:
-    """Return when something is compiled again for the first time, ns; far ahead for never."""
+def repeated_compilations_begin(work: GpuEvents) -> int:
+    """Return when something is compiled again for the first time, ns.
+
+    The time is far ahead if that never happens.
+    """
     trace = work.trace
     compilation_times = np.sort(trace.ts[compilations(trace)])
     is_named_so = _is_during(trace, _COMPILES_AGAIN, compilation_times)
@@ -116,7 +119,7 @@ def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:
 
 
 @cached_per_object
-def captured_again_from(work: GpuEvents) -> int:
+def repeated_captures_begin(work: GpuEvents) -> int:
     """Return when a graph is captured or instantiated again for the first time, ns.
 
     The time is far ahead if that never happens.

@@ -14,15 +14,16 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.first_launches import launch_known_kernels
 from tracelens_ext.analysis.coverage.recurrence import (
-    captured_again_from,
     comes_back,
-    compiled_again_from,
+    repeated_captures_begin,
+    repeated_compilations_begin,
 )
 from tracelens_ext.analysis.coverage.warm_up_events import (
     LONG_CALL_NS,
     WarmUp,
     warm_up_events,
 )
+from tracelens_ext.analysis.coverage.warm_up_work import WARM_UP_COLUMNS
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_tracks
@@ -41,7 +42,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
 
     Warm-up is:
 
-    * a call of the runtime or driver during which the device has nothing to do for over 5 ms,
+    * a call of the runtime or driver during which the device is idle for over `LONG_CALL_NS`,
       because a library is loaded, a context is created, or the first memory is allocated. Waits,
       copies and graph launches do not count. A launch counts only if its kernel is launched for the
       first time, and allocations count only next to other warm-up. If one operation contains
@@ -58,17 +59,17 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     Returns:
         A table with the columns `device` (an index), `start`, `end` (ns since the trace's first
         event), `row` (of the host event), `count` (always 1) and `what` (the kind of warm-up and
-        the name of the event).
+        the name of the event). Until the last step, `what` is the kind alone.
     """
     table = warm_up_events(work)
     if not len(table):
-        return pd.DataFrame()
+        return pd.DataFrame(columns=list(WARM_UP_COLUMNS))
     table = table.assign(device=device_index_of_calls(work, table["row"].to_numpy()))
     table = table[table["device"] != NONE]
-    table = _within_time_of_device(work, table, wall_start)
-    table = _leaving_the_gpu_idle(work, table)
+    table = _clipped_to_device_times(work, table, wall_start)
+    table = _with_idle_time(work, table)
     table = _without_allocations_alone(work, table)
-    table = table[table["start"] < _again_from(work, table, wall_end)]
+    table = table[table["start"] < _repetition_begins(work, table, wall_end)]
     half_wall_ns = (wall_end - wall_start) // 2
     is_recurring = comes_back(work, table, half_wall_ns)
     # The first launch of a kernel cannot come back.
@@ -77,8 +78,9 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     table = _without_few_first_launches(work, table)
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
-    what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
-    return table[["device", "start", "end", "row"]].assign(count=1, what=what)
+    kinds = table["what"]
+    causes = [f"{kind}: {name}" for kind, name in zip(kinds, names, strict=True)]
+    return table.assign(count=1, what=causes)[list(WARM_UP_COLUMNS)]
 
 
 class _Spans(NamedTuple):
@@ -98,13 +100,14 @@ def _spans_of_devices(work: GpuEvents) -> _Spans:
     )
 
 
-def _within_time_of_device(
+def _clipped_to_device_times(
     work: GpuEvents, table: pd.DataFrame, wall_start: int
 ) -> pd.DataFrame:
-    """Return the events cut to the time during which their device works; without those outside.
+    """Return the events clipped to the time from their device's first to its last GPU event.
 
-    If the first GPU events were dropped, the wall time begins before all recorded work. The time of
-    the device that works first then begins with the wall time.
+    Events outside of this time are left out. If the first GPU events were dropped, the wall time
+    begins before all recorded work. The time of the device that works first then begins with the
+    wall time.
     """
     spans = _spans_of_devices(work)
     is_first_device = spans.start == spans.start.min()
@@ -117,11 +120,11 @@ def _within_time_of_device(
     return table[table["end"] > table["start"]]
 
 
-def _leaving_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+def _with_idle_time(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
     """Return the events during which the device is idle, with that time as `idle`, ns.
 
-    A first use must leave the device idle for over 5 ms, and must not launch a kernel that was
-    launched before.
+    A first use must leave the device idle for over `LONG_CALL_NS`, and must not launch a kernel
+    that was launched before.
     """
     start = table["start"].to_numpy()
     end = table["end"].to_numpy()
@@ -152,15 +155,20 @@ def _without_allocations_alone(work: GpuEvents, table: pd.DataFrame) -> pd.DataF
     return table
 
 
-def _again_from(work: GpuEvents, table: pd.DataFrame, wall_end: int) -> list[int]:
-    """Return, for each event, the time from which on its kind of warm-up is a repetition, ns."""
-    captured_again = captured_again_from(work)
-    again_from = {
-        WarmUp.COMPILATION.value: compiled_again_from(work),
-        WarmUp.CAPTURE.value: captured_again,
-        WarmUp.INSTANTIATION.value: captured_again,
+def _repetition_begins(
+    work: GpuEvents, table: pd.DataFrame, wall_end: int
+) -> list[int]:
+    """Return, for each event, the time from which on its kind of warm-up is a repetition, ns.
+
+    Kinds of warm-up other than compilations and captures get the end of the wall time.
+    """
+    repeated_captures = repeated_captures_begin(work)
+    begin_of_kind = {
+        WarmUp.COMPILATION.value: repeated_compilations_begin(work),
+        WarmUp.CAPTURE.value: repeated_captures,
+        WarmUp.INSTANTIATION.value: repeated_captures,
     }
-    return [again_from.get(what, wall_end) for what in table["what"]]
+    return [begin_of_kind.get(kind, wall_end) for kind in table["what"]]
 
 
 def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
@@ -178,7 +186,10 @@ def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.Data
 
 
 def _joined_within_operations(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with first uses that last until the last one of their operation ends."""
+    """Extend first uses: each one lasts until the last first use of its operation ends.
+
+    The time between several first uses of one operation is warm-up, too.
+    """
     tree = work.tree
     first_uses = table[table["what"] == WarmUp.FIRST_USE.value]
     position = tree.position[first_uses["row"].to_numpy()]

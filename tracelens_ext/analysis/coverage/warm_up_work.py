@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.coverage.benchmarks import (
-    between_fills,
-    launched_by_benchmarks,
+    benchmark_events,
     launched_within,
 )
 from tracelens_ext.analysis.iterations.iterations import find_iterations
@@ -26,6 +25,8 @@ from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import maxima, minima
 
+#: The columns of tables of warm-up; `find_benchmarks` describes them.
+WARM_UP_COLUMNS: Final = ("device", "start", "end", "row", "count", "what")
 BENCHMARK: Final = "benchmarks of autotuning"
 NAMED_WARM_UP: Final = "what the program calls warm-up"
 
@@ -46,8 +47,7 @@ def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
         event), `row` (of the launch with which the span begins), `count` (of kernels) and `what`.
         It is empty without benchmarks, and if they are the program's regular work.
     """
-    events = np.union1d(launched_by_benchmarks(work), between_fills(work))
-    return _set_aside(work, events, BENCHMARK)
+    return _spans_unless_regular(work, benchmark_events(work), BENCHMARK)
 
 
 @cached_per_object
@@ -57,17 +57,20 @@ def find_named_warm_up(work: GpuEvents) -> pd.DataFrame:
     The columns are those of `find_benchmarks`.
     """
     events = launched_within(work, named_warm_up_ranges(work), fewest=1)
-    return _set_aside(work, events, NAMED_WARM_UP)
+    return _spans_unless_regular(work, events, NAMED_WARM_UP)
 
 
-def _set_aside(work: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
+def _spans_unless_regular(
+    work: GpuEvents, events: Int64Array, what: str
+) -> pd.DataFrame:
     """Return the spans of events as `find_benchmarks`; empty if they are the regular work."""
+    no_spans = pd.DataFrame(columns=list(WARM_UP_COLUMNS))
     if _are_in_most_iterations(work, events):
-        return pd.DataFrame()
+        return no_spans
     total_ns = int(work.duration.sum())
     other_ns = total_ns - int(work.duration[events].sum())
     if not len(events) or other_ns < _LEAST_OTHER_WORK_SHARE * total_ns:
-        return pd.DataFrame()
+        return no_spans
     return _spans(work, events, what)
 
 

@@ -23,6 +23,7 @@ from tracelens_ext.analysis.cuda_graphs.captures import (
 )
 from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
+from tracelens_ext.analysis.cuda_graphs.side_files import read_side_file
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
@@ -176,10 +177,10 @@ def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
 def _read_side_file(path: Path) -> dict[int, list[object]]:
     """Return the annotation entries of each node in a side file."""
     entries_of_node = {}
+    too_large_remedy = "give a file with fewer annotations, or leave out the option"
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_MAX_FILE_BYTES))
-        for key, value in content.items():
+        content = read_side_file(path, _MAX_FILE_BYTES, too_large_remedy)
+        for key, value in json.loads(content).items():
             entries_of_node[int(key)] = _as_entries(value)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         problem = f"contains no kernel annotations as JSON ({type(error).__name__})"
@@ -209,12 +210,12 @@ def _annotate_by_node(
     if not len(annotated_nodes):
         return
     sorted_nodes, first_of_node = np.unique(annotated_nodes, return_index=True)
-    # `searchsorted` returns a place for every event, also if no node there is the event's own node.
-    place = np.searchsorted(sorted_nodes, node_of_gpu)
-    is_found = is_within(sorted_nodes, place)
-    is_found &= values_at(sorted_nodes, place) == node_of_gpu
+    # `searchsorted` returns an index for every event, also if the node there is a different one.
+    index_of_gpu = np.searchsorted(sorted_nodes, node_of_gpu)
+    is_found = is_within(sorted_nodes, index_of_gpu)
+    is_found &= values_at(sorted_nodes, index_of_gpu) == node_of_gpu
     events = np.flatnonzero((annotation_of_gpu == NONE) & is_found)
-    annotation_of_gpu[events] = annotations[first_of_node[place[events]]]
+    annotation_of_gpu[events] = annotations[first_of_node[index_of_gpu[events]]]
 
 
 def _as_entries(value: object) -> list[object]:
@@ -321,11 +322,13 @@ class _AnnotatedGraphs:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
         is_annotated = codes != NONE
-        distinct_codes, number = np.unique(codes[is_annotated], return_inverse=True)
+        distinct_codes, index_of_code = np.unique(
+            codes[is_annotated], return_inverse=True
+        )
         annotations = [self._annotations[code] for code in distinct_codes.tolist()]
         self.graphs.append(_annotated_graph(annotations, base))
         # The graph has one more launch for each annotation, after the launches of `base`.
-        node[is_annotated] = len(base.launches) + number
+        node[is_annotated] = len(base.launches) + index_of_code
         return GraphMatch(
             capture=len(self._captures), graph=len(self.graphs) - 1, node=node
         )

@@ -17,6 +17,7 @@ import msgspec
 
 from tracelens_ext.analysis.cuda_graphs.captures import Capture, find_captures
 from tracelens_ext.analysis.cuda_graphs.matching import PaddedSize, padded_sizes
+from tracelens_ext.analysis.cuda_graphs.side_files import read_side_file
 from tracelens_ext.errors import (
     TraceCutOffError,
     TraceFormatError,
@@ -30,11 +31,12 @@ from tracelens_ext.trace.call_tree import CallTree
 #: The file that lists the batch size and mode of each capture trace in its folder.
 DETAILS: Final = "execution_details.json"
 _TRACE_SUFFIXES: Final = (".json", ".json.gz")
+#: A larger details file is an error.
 _MAX_DETAILS_BYTES: Final = 10**7
 
 
-class _Detail(msgspec.Struct):
-    """An entry of `execution_details.json`."""
+class _CaptureEntry(msgspec.Struct):
+    """An entry of `execution_details.json`: a trace, and what it was captured for."""
 
     file: str
     batch_size: int | None = None
@@ -46,8 +48,8 @@ class _Detail(msgspec.Struct):
         return PaddedSize(batch_size=self.batch_size, mode=self.mode or "")
 
 
-#: Trace file → its entries in the details of its folder.
-_Details = dict[Path, list[_Detail]]
+#: Trace file → its entries in the details file of its folder.
+_EntriesOfFile = dict[Path, list[_CaptureEntry]]
 
 
 def read_captures(
@@ -78,23 +80,22 @@ def read_captures(
     if skipped_file:
         skipped_path = os.path.realpath(skipped_file)
         files = [file for file in files if os.path.realpath(file) != skipped_path]
-    details = _details_of(files)
-    files_to_read = _files_for_tokens(details, tokens)
+    entries_of_file = _entries_of_files(files)
+    files_to_read = _files_for_tokens(entries_of_file, tokens)
     captures: list[Capture] = []
-    # A folder may contain JSON files that are not traces.
     format_error: TraceFormatError | None = None
     for file in files_to_read:
         try:
-            trace = read_trace(file, cache=cache, reading=reading)
-            tree = CallTree(trace, add_python_func=True)
+            captures_of_file = _captures_in_file(file, cache, reading)
         except TraceFormatError as error:
+            # A folder may contain JSON files that are not traces.
             if not is_folder or isinstance(error, TraceCutOffError):
                 raise
             format_error = error
             continue
-        captures_of_file = find_captures(tree, file.name)
+        entries = entries_of_file[file]
         captures += [
-            _with_detail(capture, details[file]) for capture in captures_of_file
+            _with_listed_size(capture, entries) for capture in captures_of_file
         ]
     if files_to_read and not captures:
         remedy = (
@@ -106,13 +107,21 @@ def read_captures(
     return captures
 
 
-def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
+def _captures_in_file(
+    file: Path, cache: TraceCache | None, reading: ReadingOptions
+) -> list[Capture]:
+    """Return the captures in one trace, which may be none."""
+    trace = read_trace(file, cache=cache, reading=reading)
+    tree = CallTree(trace, add_python_func=True)
+    return find_captures(tree, file.name)
+
+
+def _with_listed_size(capture: Capture, entries: list[_CaptureEntry]) -> Capture:
     """Return a capture; without a batch size, it takes size and mode of its file's only entry."""
-    if capture.batch_size is not None or len(details) != 1:
+    if capture.batch_size is not None or len(entries) != 1:
         return capture
-    return replace(
-        capture, batch_size=details[0].batch_size, mode=details[0].mode or ""
-    )
+    (entry,) = entries
+    return replace(capture, batch_size=entry.batch_size, mode=entry.mode or "")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -131,52 +140,54 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def _details_of(files: Sequence[Path]) -> _Details:
-    """Return the entries of each file in the details of its folder."""
-    details_of_folder = {}
+def _entries_of_files(files: Sequence[Path]) -> _EntriesOfFile:
+    """Return the entries of each file in the details file of its folder."""
+    entries_of_folder = {}
     for folder in {file.parent for file in files}:
-        details_of_folder[folder] = _read_details(folder / DETAILS)
-    return {file: details_of_folder[file.parent].get(file.name, []) for file in files}
+        entries_of_folder[folder] = _read_details(folder / DETAILS)
+    return {file: entries_of_folder[file.parent].get(file.name, []) for file in files}
 
 
-def _read_details(path: Path) -> dict[str, list[_Detail]]:
+def _read_details(path: Path) -> dict[str, list[_CaptureEntry]]:
     """Return the entries of a details file by file name; an empty dict if the file is missing."""
+    remedy = "remove the entries of other traces, or the whole file"
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_DETAILS_BYTES)
-        details = msgspec.json.decode(content, type=list[_Detail])
+        content = read_side_file(path, _MAX_DETAILS_BYTES, remedy)
+        entries = msgspec.json.decode(content, type=list[_CaptureEntry])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         problem = f"is not a list of file, batch_size and mode ({error})"
         raise TraceFormatError(path, problem, "correct it, or remove it") from error
-    by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
-    for detail in details:
-        name = Path(detail.file).name
-        by_file[name].append(detail)
-    return by_file
+    entries_by_name: defaultdict[str, list[_CaptureEntry]] = defaultdict(list)
+    for entry in entries:
+        name = Path(entry.file).name
+        entries_by_name[name].append(entry)
+    return entries_by_name
 
 
-def _files_for_tokens(details: _Details, tokens: Collection[int] | None) -> list[Path]:
+def _files_for_tokens(
+    entries_of_file: _EntriesOfFile, tokens: Collection[int] | None
+) -> list[Path]:
     """Return the files that may contain captures for steps with these numbers of tokens.
 
     These are all files if `tokens` is None, or if the details lack a file or a batch size.
     """
+    all_files = list(entries_of_file)
     if tokens is None:
-        return list(details)
+        return all_files
     sizes: set[PaddedSize] = set()
-    for details_of_file in details.values():
-        if not details_of_file:
-            return list(details)
-        for detail in details_of_file:
-            sizes.add(detail.size)
+    for entries in entries_of_file.values():
+        if not entries:
+            return all_files
+        sizes.update(entry.size for entry in entries)
     if any(size.batch_size is None for size in sizes):
-        return list(details)
+        return all_files
     possible_sizes: set[PaddedSize] = set()
     for tokens_of_step in tokens:
         possible_sizes |= padded_sizes(tokens_of_step, sizes)
     files = []
-    for file, details_of_file in details.items():
-        if any(detail.size in possible_sizes for detail in details_of_file):
+    for file, entries in entries_of_file.items():
+        if any(entry.size in possible_sizes for entry in entries):
             files.append(file)
     return files

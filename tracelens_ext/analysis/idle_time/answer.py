@@ -14,7 +14,7 @@ from tracelens_ext.trace.grouping import maxima, minima
 
 #: The least share that is not shown as 0.0 %.
 _MIN_SHARE_SHOWN = 0.0005
-#: Times of this length and more are shown in seconds, ms.
+#: Durations of at least this many ms are shown in seconds.
 _MIN_MS_AS_SECONDS = 1e4
 
 
@@ -29,34 +29,59 @@ def idle_time_answer(
         return no_gpu_work(gpu_events)
     if not classified.events.any():
         return f"No GPU event matches {selection.text}."
-    has_several_tracks = np.count_nonzero(classified.events) > 1
-    subject = _subject(classified, selection)
-    if selection.step is not None:
-        subject = f"in ProfilerStep#{selection.step} {subject}"
-    verb = "were" if has_several_tracks else "was"
-    subject = f"{subject[0].upper()}{subject[1:]} {verb}"
+    beginning = _beginning(classified, selection)
     before_category = ""
     if selection.category:
         before_category = f" before work of the category {selection.category}"
-    intervals = classified.within
-    all_in_one_group = np.zeros_like(intervals.gap)
-    idle_of_cause = time_by_cause(intervals, all_in_one_group, 1)[0]
+    idle_of_cause = _idle_of_cause(classified)
     idle_ns = int(idle_of_cause.sum())
     if not idle_ns:
         return (
-            f"{subject} never idle{before_category} between the first and the last "
+            f"{beginning} never idle{before_category} between the first and the last "
             "event."
         )
+    together = " together" if _has_several_tracks(classified) else ""
+    idle_time = duration_with_unit(idle_ns)
     observed_ns = observed_time(gpu_events, classified)
-    share = "<0.1 %"
-    if idle_ns >= observed_ns * _MIN_SHARE_SHOWN:
-        share = f"{100 * idle_ns / observed_ns:.1f} %"
-    together = " together" if has_several_tracks else ""
-    idle_part = (
-        f"{subject}{together} idle{before_category} for {duration_text(idle_ns)}"
-    )
+    observed_time_text = duration_with_unit(observed_ns)
+    share = _share_text(idle_ns, observed_ns)
     causes = _shares_of_causes(idle_of_cause)
-    return f"{idle_part} of {duration_text(observed_ns)} ({share}): {causes}."
+    return (
+        f"{beginning}{together} idle{before_category} for {idle_time} of "
+        f"{observed_time_text} ({share}): {causes}."
+    )
+
+
+def _has_several_tracks(classified: ClassifiedGaps) -> bool:
+    """Tell whether events on more than one device or stream are selected."""
+    return bool(np.count_nonzero(classified.events) > 1)
+
+
+def _beginning(classified: ClassifiedGaps, selection: EventFilter) -> str:
+    """Return the subject and the verb, such as `In ProfilerStep#3 the 2 GPUs were`."""
+    subject = _subject(classified, selection)
+    step = ""
+    if selection.step is not None:
+        step = f"in ProfilerStep#{selection.step} "
+    verb = "were" if _has_several_tracks(classified) else "was"
+    words = f"{step}{subject} {verb}"
+    return words[0].upper() + words[1:]
+
+
+def _idle_of_cause(classified: ClassifiedGaps) -> Int64Array:
+    """Return the idle time of each cause, ns, (causes,)."""
+    intervals = classified.within
+    same_group = np.zeros_like(intervals.gap)
+    idle_by_group = time_by_cause(intervals, same_group, group_count=1)
+    idle_of_cause: Int64Array = idle_by_group[0]
+    return idle_of_cause
+
+
+def _share_text(idle_ns: int, observed_ns: int) -> str:
+    """Return the idle time as a share of the observed time, such as `12.5 %`."""
+    if idle_ns < observed_ns * _MIN_SHARE_SHOWN:
+        return "<0.1 %"
+    return f"{100 * idle_ns / observed_ns:.1f} %"
 
 
 def _shares_of_causes(idle_of_cause: Int64Array) -> str:
@@ -78,8 +103,9 @@ def _shares_of_causes(idle_of_cause: Int64Array) -> str:
 def observed_time(gpu_events: GpuEvents, classified: ClassifiedGaps) -> int:
     """Return the time that the idle time is a part of, ns, summed over the devices or streams.
 
-    On each of them, it lasts from the first start to the last end of the selected events, like
-    `total_time` of the timeline. If the first selected event ends a gap, it begins with that gap.
+    The observed time of a device or stream lasts from the first start to the last end of its
+    selected events, like `total_time` of the timeline. If the first selected event ends a gap, the
+    observed time begins with that gap.
     """
     gaps = classified.gaps
     selected = classified.selected
@@ -114,7 +140,7 @@ def _subject(classified: ClassifiedGaps, selection: EventFilter) -> str:
     return f"the stream{owner}"
 
 
-def duration_text(nanoseconds: int, same_unit_as: int | None = None) -> str:
+def duration_with_unit(nanoseconds: int, same_unit_as: int | None = None) -> str:
     """Return a duration with its unit, `ns`, `μs`, `ms` or `s`.
 
     Args:

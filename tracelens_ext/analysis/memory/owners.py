@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.analysis.idle_time.cpu_activity import nested_events
 from tracelens_ext.analysis.memory.events import MemoryEvents
-from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR, class_names
+from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR, module_paths
 from tracelens_ext.trace import (
     NONE,
     BoolArray,
@@ -19,7 +19,6 @@ from tracelens_ext.trace import (
     Int64Array,
     IntArray,
     Trace,
-    call_paths,
     sorted_groups,
 )
 from tracelens_ext.trace.call_tree import CallTree
@@ -65,44 +64,80 @@ def find_owners(tree: CallTree, events: MemoryEvents) -> EventOwners:
     whose gradient is computed.
     """
     trace = tree.trace
-    operation_rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    operations = _EnclosingEvents.find(
-        trace, operation_rows, events.thread, events.time
-    )
-    is_op = trace.kind[operations.rows] == EventKind.CPU_OP
-    is_step = trace.named(
-        trace.name[operations.rows], lambda name: name.startswith(_STEP)
-    )
-    innermost = operations.rows_at(operations.nearest(is_op))
-    outermost = operations.rows_at(operations.outermost(is_op & ~is_step))
+    rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    ops_and_annotations = _EnclosingEvents.find(trace, rows, events.thread, events.time)
+    is_op = trace.kind[ops_and_annotations.rows] == EventKind.CPU_OP
+    outermost = _outermost_operations(trace, ops_and_annotations, is_op)
+    operation_owners = _operation_owners(trace, ops_and_annotations, is_op, outermost)
+    moments = _moments_of_python_frames(tree, ops_and_annotations, events)
+    python_owners = _python_owners(trace, moments)
 
-    python = _python_times(tree, operations, events)
-    frame_rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    is_module = trace.named(
-        trace.name[frame_rows], lambda name: name.startswith(MODULE_PREFIX)
+    outer_end = np.full(len(outermost), NONE, dtype=np.int64)
+    has_operation = outermost != NONE
+    outer_end[has_operation] = trace.end_of(outermost[has_operation])
+    return EventOwners({**operation_owners, **python_owners}, outer_end)
+
+
+def _outermost_operations(
+    trace: Trace, ops_and_annotations: _EnclosingEvents, is_op: BoolArray
+) -> Int64Array:
+    """Return the row of the outermost operation around each moment, `NONE` without one, (k,)."""
+    is_step = trace.named(
+        trace.name[ops_and_annotations.rows], lambda name: name.startswith(_STEP)
     )
-    is_user_frame = trace.named(trace.name[frame_rows], _USER_FRAME.match)
+    outermost = ops_and_annotations.outermost(is_op & ~is_step)
+    return ops_and_annotations.rows_at(outermost)
+
+
+def _operation_owners(
+    trace: Trace,
+    ops_and_annotations: _EnclosingEvents,
+    is_op: BoolArray,
+    outermost: Int64Array,
+) -> Owners:
+    """Return the phase, the innermost and the outermost operation around each moment.
+
+    Args:
+        trace: the trace.
+        ops_and_annotations: the CPU ops and annotations around k moments, r nodes.
+        is_op: marks the nodes that are CPU ops, (r,).
+        outermost: the row of the outermost operation around each moment, `NONE` without one, (k,).
+    """
+    innermost = ops_and_annotations.rows_at(ops_and_annotations.nearest(is_op))
+    labels = trace.names + [NO_OPERATION]
+    phases = _phases(trace, ops_and_annotations, is_op)
+    return {
+        "phase": LabelledCodes(phases, _PHASES),
+        "operation": LabelledCodes(_name_codes(trace, innermost), labels),
+        "outer_operation": LabelledCodes(_name_codes(trace, outermost), labels),
+    }
+
+
+def _python_owners(trace: Trace, moments: _Moments) -> Owners:
+    """Return the module path and the Python frame of the user's program around each moment."""
+    frame_rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    frame_names = trace.name[frame_rows]
+    is_module = trace.named(frame_names, lambda name: name.startswith(MODULE_PREFIX))
+    is_user_frame = trace.named(frame_names, _USER_FRAME.match)
     modules = _EnclosingEvents.find(
-        trace, frame_rows[is_module], python.thread, python.time
+        trace, frame_rows[is_module], moments.thread, moments.time
     )
     user_frames = _EnclosingEvents.find(
-        trace, frame_rows[is_user_frame], python.thread, python.time
+        trace, frame_rows[is_user_frame], moments.thread, moments.time
     )
 
-    python_frame = user_frames.rows_at(user_frames.innermost)
-    operation_labels = trace.names + [NO_OPERATION]
-    frame_labels = trace.names + [""]
-    owners = {
-        "phase": LabelledCodes(_phases(trace, operations, is_op), _PHASES),
-        "operation": LabelledCodes(_name_codes(trace, innermost), operation_labels),
-        "outer_operation": LabelledCodes(
-            _name_codes(trace, outermost), operation_labels
+    paths, class_labels = module_paths(
+        trace, modules.rows, modules.parent, instances=False
+    )
+    path_labels = paths.texts(class_labels, SEPARATOR) + [""]
+    path_codes = values_at(paths.of_node, modules.innermost)
+    innermost_frame = user_frames.rows_at(user_frames.innermost)
+    return {
+        "module": LabelledCodes(path_codes, path_labels),
+        "python_frame": LabelledCodes(
+            _name_codes(trace, innermost_frame), trace.names + [""]
         ),
-        "module": _module_paths(trace, modules),
-        "python_frame": LabelledCodes(_name_codes(trace, python_frame), frame_labels),
     }
-    outer_end = np.where(outermost != NONE, trace.end_of(outermost), NONE)
-    return EventOwners(owners, outer_end)
 
 
 class _EnclosingEvents(NamedTuple):
@@ -134,7 +169,8 @@ class _EnclosingEvents(NamedTuple):
         rows, parent = nested_events(trace, rows)
         end = trace.end_of(rows)
         # The first candidate is the last event that began by the moment. A candidate that has ended
-        # by then is replaced by its parent, until one still runs.
+        # by then is replaced by its parent, until one still runs. `last_before` leaves out an event
+        # that begins exactly at the queried time; 1 ns later, it is included.
         candidate = sorted_groups.last_before(
             group=trace.thread[rows],
             time=trace.ts[rows],
@@ -186,22 +222,24 @@ def _name_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     return values_at(trace.name, rows).astype(np.int64)
 
 
-def _phases(trace: Trace, operations: _EnclosingEvents, is_op: BoolArray) -> Int64Array:
+def _phases(
+    trace: Trace, ops_and_annotations: _EnclosingEvents, is_op: BoolArray
+) -> Int64Array:
     """Return the phase of each moment, as an index into `_PHASES`, (k,).
 
     The optimizer has annotations with its name. Operations of the backward pass have names of
     autograd's engine, or the forward thread as an argument. All other operations count as forward.
     """
-    names = trace.name[operations.rows]
+    names = trace.name[ops_and_annotations.rows]
     is_optimizer = trace.named(names, _OPTIMIZER.match)
     is_backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
-    forward_thread = trace.arg("Fwd thread id").at(operations.rows)
+    forward_thread = trace.arg("Fwd thread id").at(ops_and_annotations.rows)
     is_backward |= forward_thread > 0
-    phase = np.zeros(len(operations.innermost), dtype=np.int64)
+    phase = np.zeros(len(ops_and_annotations.innermost), dtype=np.int64)
     # Later phases overwrite earlier ones: a backward operation is an operation, too.
     operations_of_phases = (is_op, is_backward & is_op, is_optimizer)
     for phase_index, marked in enumerate(operations_of_phases, start=1):
-        nearest = operations.nearest(marked)
+        nearest = ops_and_annotations.nearest(marked)
         phase[nearest != ROOT] = phase_index
     return phase
 
@@ -213,31 +251,21 @@ class _Moments(NamedTuple):
     time: Int64Array  #: ns since the trace's first event, (k,)
 
 
-def _python_times(
-    tree: CallTree, operations: _EnclosingEvents, events: MemoryEvents
+def _moments_of_python_frames(
+    tree: CallTree, ops_and_annotations: _EnclosingEvents, events: MemoryEvents
 ) -> _Moments:
     """Return thread and time of each event, or of its forward operation in the backward pass."""
     trace = tree.trace
     forward_of_row = np.full(len(trace), NONE, dtype=np.int64)
     backward_rows = list(tree.forward_of_backward)
     forward_of_row[backward_rows] = list(tree.forward_of_backward.values())
-    forward = forward_of_row[operations.rows]
-    backward_node = operations.nearest(forward != NONE)
-    forward_of_event = values_at(forward, backward_node)
+    forward_of_node = forward_of_row[ops_and_annotations.rows]
+    backward_node = ops_and_annotations.nearest(forward_of_node != NONE)
+    forward_of_event = values_at(forward_of_node, backward_node)
     is_backward = backward_node != ROOT
+    forward_thread = values_at(trace.thread, forward_of_event)
+    forward_time = values_at(trace.ts, forward_of_event)
     return _Moments(
-        thread=np.where(is_backward, trace.thread[forward_of_event], events.thread),
-        time=np.where(is_backward, trace.ts[forward_of_event], events.time),
+        thread=np.where(is_backward, forward_thread, events.thread),
+        time=np.where(is_backward, forward_time, events.time),
     )
-
-
-def _module_paths(trace: Trace, modules: _EnclosingEvents) -> LabelledCodes:
-    """Return the path of module classes around each moment; the last label is empty."""
-    used_names, name_codes = np.unique(trace.name[modules.rows], return_inverse=True)
-    names = [
-        trace.names[code].removeprefix(MODULE_PREFIX) for code in used_names.tolist()
-    ]
-    class_labels, class_codes = class_names(names, name_codes.astype(np.int64))
-    paths = call_paths.find_paths(modules.parent, class_codes)
-    path_of_moment = values_at(paths.of_node, modules.innermost)
-    return LabelledCodes(path_of_moment, paths.texts(class_labels, SEPARATOR) + [""])
