@@ -29,7 +29,7 @@ from tracelens_ext.report.colors import ONE_COLOR, color_of, is_name
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
-from tracelens_ext.report.tables.short_names import told_apart
+from tracelens_ext.report.tables.short_names import distinct_short_texts
 from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, unit_of, with_units
 from tracelens_ext.text import counted
 
@@ -454,7 +454,7 @@ def _filled(color: str) -> dict[str, Any]:
 def _short_labels(labels: Iterable[object]) -> list[str]:
     """Return labels on one line each, shortened so that they fit beside the bars."""
     texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
-    return told_apart(texts, _LABEL_CHARACTERS)
+    return distinct_short_texts(texts, _LABEL_CHARACTERS)
 
 
 def _titled(chart: Chart) -> str:

@@ -364,9 +364,8 @@ class PageFact(NamedTuple):
 
     label: str
     text: str  #: the value as text
-    percent: (
-        float | None
-    )  #: length of the bar of a percentage, 0 to 100; None for other values
+    #: length of the bar of a percentage, 0 to 100; None for other values
+    percent: float | None
 
 
 def _fact(label: str, value: object) -> PageFact:

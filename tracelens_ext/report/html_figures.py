@@ -28,7 +28,7 @@ from tracelens_ext.report.html_texts import (
     plotly_text,
 )
 from tracelens_ext.report.tables.charts import Chart
-from tracelens_ext.report.tables.short_names import told_apart
+from tracelens_ext.report.tables.short_names import distinct_short_texts
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import unit_of, with_unit
 
@@ -114,32 +114,40 @@ _NARROW_ENDS = 640
 _WIDE_BEGINS = 980
 _NARROWEST = 360  # width of the narrowest page, pixels
 _CHARACTER_WIDTH = 7.2  # pixels
-_TICK = 80  # room for a number at an axis, pixels
+_TICK = 80  # width of a number at an axis, pixels
 
 
 def spec_of(
-    data: Sequence[Plotly], layout: Plotly, rooms: Callable[[int], Plotly] | None = None
+    data: Sequence[Plotly],
+    layout: Plotly,
+    layout_of_width: Callable[[int], Plotly] | None = None,
 ) -> Plotly:
     """Return the data of a chart for the script of the page.
 
     Args:
         data: the traces of plotly.
         layout: the layout for all widths.
-        rooms: returns the part of the layout that depends on the width, given the width in pixels.
+        layout_of_width: returns the part of the layout that depends on the width of the page, given
+            that width in pixels.
     """
     layouts_by_width = []
     axis_of_all = layout.get("xaxis", {})
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
-        room = max(least, _NARROWEST)
-        layout_of_room = rooms(room) if rooms else {}
-        axis_of_room = layout_of_room.get("xaxis", {})
-        axis = {"nticks": room // _TICK, **axis_of_all, **axis_of_room}
-        layouts_by_width.append({"from": least, **layout_of_room, "xaxis": axis})
+        width = max(least, _NARROWEST)
+        own_layout = layout_of_width(width) if layout_of_width else {}
+        own_axis = own_layout.get("xaxis", {})
+        axis = {"nticks": width // _TICK, **axis_of_all, **own_axis}
+        layouts_by_width.append({"from": least, **own_layout, "xaxis": axis})
     return {"data": data, "layout": layout, "rooms": layouts_by_width}
 
 
-def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plotly:  # noqa: ANN401
-    """Return a trace of plotly.
+def plotly_trace(
+    kind: str,
+    hidden_by: int | str | None = None,
+    /,
+    **parts: Any,  # noqa: ANN401
+) -> Plotly:
+    """Return a trace of plotly, which is a set of lines, bars or points (not a GPU trace).
 
     Args:
         kind: the type of trace.
@@ -150,9 +158,9 @@ def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plo
     return {"type": kind, "meta": hidden_by, **parts}
 
 
-def is_narrow(room: int) -> bool:
-    """Return True if a width in pixels has no room for names beside bars."""
-    return room < _NARROW_ENDS
+def is_narrow(width: int) -> bool:
+    """Return True if a page of a width in pixels has no space for names beside bars."""
+    return width < _NARROW_ENDS
 
 
 def text_width(texts: Iterable[str]) -> float:
@@ -240,8 +248,8 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         sheet=chart.sheet,
         spec=bars_spec(
             pieces=pieces,
-            wide=told_apart(names, _WIDE),
-            narrow=told_apart(names, _NARROW),
+            wide=distinct_short_texts(names, _WIDE),
+            narrow=distinct_short_texts(names, _NARROW),
             ends=ends,
             axis=axis,
         ),
@@ -294,7 +302,7 @@ def bar_piece(
     text_place: Plotly = {"textposition": "none"}
     if inside_texts:
         text_place = {"insidetextanchor": "middle", "textangle": 0}
-    return trace(
+    return plotly_trace(
         "bar",
         place,
         orientation="h",
@@ -325,7 +333,7 @@ def bars_spec(
     rows = list(range(len(sums)))
     texts_at_ends = [plotly_text(end) for end in ends]
     # The texts are right only while all pieces are visible.
-    at_ends = trace(
+    at_ends = plotly_trace(
         "scatter",
         WHOLE,
         mode="text",
@@ -341,13 +349,13 @@ def bars_spec(
         highest = 1.0
     right_margin = text_width(texts_at_ends) + 18
 
-    def room_for(room: int) -> Plotly:
-        names = wide if room >= _WIDE_BEGINS else narrow
+    def layout_of_width(width: int) -> Plotly:
+        names = wide if width >= _WIDE_BEGINS else narrow
         return _bars_layout(
             names=[plotly_text(name) for name in names],
             rows=rows,
             right_margin=right_margin,
-            above=is_narrow(room),
+            above=is_narrow(width),
         )
 
     layout = {
@@ -361,7 +369,7 @@ def bars_spec(
             "ticksuffix": f" {plotly_text(axis)}",
         },
     }
-    return spec_of(list(pieces) + [at_ends], layout, room_for)
+    return spec_of(list(pieces) + [at_ends], layout, layout_of_width)
 
 
 def _bars_layout(

@@ -259,7 +259,7 @@ def _figure(
         spec=plot.spec_of(
             data=data,
             layout=layout,
-            rooms=_rooms(labels, bars.per_bar, texts_of_cut_bars),
+            layout_of_width=_layout_by_width(labels, bars.per_bar, texts_of_cut_bars),
         ),
     )
 
@@ -269,7 +269,7 @@ def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotl
     traces = []
     pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
     for place, ((_, color), heights) in enumerate(pieces):
-        trace = plot.trace(
+        trace = plot.plotly_trace(
             "bar",
             place,
             y=[height or None for height in heights],
@@ -302,7 +302,7 @@ def _marks_of_odd(
         reason = plotly_lines(columns)
         wall_time = _time_line("wall time", wall[place])
         hover.append(f"<b>{name}</b> is odd<br>{reason}<br>{wall_time}")
-    return plot.trace(
+    return plot.plotly_trace(
         "scatter",
         plot.WHOLE,
         mode="markers",
@@ -319,7 +319,7 @@ def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
     hover = []
     for names, wall, times in zip(bars.names, bars.walls, bars.parts.T, strict=True):
         hover.append(_hover(labels=names, wall=wall, times=times, pieces=pieces))
-    return plot.trace(
+    return plot.plotly_trace(
         "bar",
         customdata=hover,
         width=1,
@@ -346,7 +346,9 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
         x += [bar - reach, bar + reach, None]
         end = None if math.isnan(height) else height
         y += [end, end, None]
-    trace = plot.trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    trace = plot.plotly_trace(
+        "scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip"
+    )
     lines = []
     for pixels in _LINES:
         line = {"width": pixels, "simplify": False}
@@ -354,7 +356,7 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
     return lines
 
 
-def _rooms(
+def _layout_by_width(
     labels: Sequence[str], per_bar: int, texts_of_cut_bars: Sequence[str]
 ) -> Callable[[int], plot.Plotly]:
     """Return the function that returns the layout for a width in pixels."""
@@ -364,10 +366,10 @@ def _rooms(
     title = plotly_text(elided(axis_title, _TITLE))
     top_margin = 22 if any(texts_above) else 12
 
-    def room_for(room: int) -> plot.Plotly:
-        is_narrow = plot.is_narrow(room)
+    def layout_of_width(page_width: int) -> plot.Plotly:
+        is_narrow = plot.is_narrow(page_width)
         left_margin = 46 if is_narrow else 64
-        width = room - left_margin - _RIGHT
+        width = page_width - left_margin - _RIGHT
         width_of_names = len(names) * (plot.text_width(names) + 14)
         every = max(1, math.ceil(width_of_names / width))
         edge = max(0.2, len(names) * 0.015)  # space beside the bars, in bars
@@ -386,7 +388,7 @@ def _rooms(
             "annotations": _annotations(texts_above, width),
         }
 
-    return room_for
+    return layout_of_width
 
 
 def _annotations(texts_above: Sequence[str], width: int) -> list[plot.Plotly]:

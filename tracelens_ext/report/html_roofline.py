@@ -73,7 +73,7 @@ def roofline_figures(
             "line": {"width": 0.5, "color": "#ffffff"},
             "size": of_family["pixels"].tolist(),
         }
-        operations = plot.trace(
+        operations = plot.plotly_trace(
             "scatter",
             len(legend),
             mode="markers",
@@ -209,7 +209,7 @@ def _roofs(model: _ModelPeaks, x_range: list[float]) -> list[plot.Plotly]:
         name = f"{', '.join(types)}: {peak:,.4g} TFLOP/s; {bandwidth:,.3g} TB/s"
         ridge = peak / bandwidth
         intensities = [x_range[0], ridge, x_range[1]]
-        line = plot.trace(
+        line = plot.plotly_trace(
             "scatter",
             mode="lines+text",
             hoverinfo="skip",

@@ -129,8 +129,8 @@ def timeline_bins_figures(
         )
         data.append(strip)
 
-    def layout_of_room(room: int) -> plot.Plotly:
-        return {"annotations": device_names + _titles(titles, finding_axis, room)}
+    def layout_of_width(width: int) -> plot.Plotly:
+        return {"annotations": device_names + _titles(titles, finding_axis, width)}
 
     return [
         plot.Figure(
@@ -139,7 +139,7 @@ def timeline_bins_figures(
             summary=plot.gpu_work_in_words(sums),
             legend=[(name, color_of(name)) for name in categories[:_MOST_CATEGORIES]],
             sheet="timeline_bins",
-            spec=plot.spec_of(data, layout, layout_of_room),
+            spec=plot.spec_of(data, layout, layout_of_width),
         )
     ]
 
@@ -156,20 +156,20 @@ def _device_name(device: str, top: float) -> plot.Plotly:
     }
 
 
-def _titles(titles: Mapping[str, str], axis: str, room: int) -> list[plot.Plotly]:
+def _titles(titles: Mapping[str, str], axis: str, page_width: int) -> list[plot.Plotly]:
     """Return the titles of findings above their bars, shortened to the width of the page.
 
     Args:
         titles: id of the card of a finding → title.
         axis: the axis of the rows of findings.
-        room: the width of the page, pixels.
+        page_width: the width of the page, pixels.
     """
-    width = int((room - _TITLE_MARGIN) / _TITLE_DIGIT)
+    characters = int((page_width - _TITLE_MARGIN) / _TITLE_DIGIT)
     annotations = []
     for row, (card, title) in enumerate(titles.items()):
         annotations.append(
             {
-                "text": plotly_text(elided(title, width)),
+                "text": plotly_text(elided(title, characters)),
                 "name": card,
                 "captureevents": True,
                 "borderpad": 0,
@@ -223,7 +223,7 @@ def _finding_strip(
         "opacity": opacity.round(2).tolist(),
         "line": {"width": 0},
     }
-    return plot.trace(
+    return plot.plotly_trace(
         "bar",
         hovertemplate="%{fullData.name}<extra></extra>",
         base=part["start_ms"].tolist(),
@@ -256,7 +256,7 @@ def _areas(
         ns.iloc[-1] = ns.iloc[-2]  # extends the area to the end of the last bin
         share = ns / 1e6 / step
         hover = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
-        yield plot.trace(
+        yield plot.plotly_trace(
             "scatter",
             piece,
             mode="lines",
