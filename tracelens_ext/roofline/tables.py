@@ -135,6 +135,10 @@ _GPU_TIME = Column(
     "gpu_time_ms",
     "busy time of the GPU events that a call launched, summed over the calls",
 )
+_TFLOPS_PER_S = Column(
+    "tflops_per_s", "floating-point operations of all calls divided by their GPU time"
+)
+_TB_PER_S = Column("tb_per_s", "bytes of all calls divided by their GPU time")
 #: Parameter of a performance model → its description, which holds for all families.
 _PARAMETERS: Final = {
     "B": "batch size",
@@ -274,11 +278,8 @@ ROOFLINE = Table(
             "why_no_model",
             "why the operation has no performance model; empty if it has one",
         ),
-        Column(
-            "tflops_per_s",
-            "floating-point operations of all calls divided by their GPU time",
-        ),
-        Column("tb_per_s", "bytes of all calls divided by their GPU time"),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
         Column(
             "roofline_time_ms",
             "least time that the hardware limits allow for all calls",
@@ -545,11 +546,8 @@ FAMILIES = Table(
         ),
         _GPU_TIME,
         Column("gpu_time_percent", "share of the GPU time of all operations"),
-        Column(
-            "tflops_per_s",
-            "floating-point operations of all calls divided by their GPU time",
-        ),
-        Column("tb_per_s", "bytes of all calls divided by their GPU time"),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
         Column("modeled_percent", "share of the GPU time whose roofline time is known"),
         Column(
             "% of roofline",
