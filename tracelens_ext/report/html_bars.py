@@ -63,7 +63,6 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     names = [shortened(label, sys.maxsize) for label in labels]
 
     amounts = _amounts(chart, table)
-    axis, scale = amounts.axis, amounts.scale
     legend = []
     if is_stacked:
         legend = [(cleaned(name), color_of(name)) for name in table.columns]
@@ -82,9 +81,14 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
             wide=distinct_short_texts(names, _WIDE),
             narrow=distinct_short_texts(names, _NARROW),
             ends=_ends_of_bars(amounts),
-            axis=axis,
+            axis=amounts.axis,
         ),
-        numbers=_numbers(chart=chart, table=amounts.table, axis=axis, scale=scale),
+        numbers=_numbers(
+            chart=chart,
+            table=amounts.table,
+            axis=amounts.axis,
+            scale=amounts.scale,
+        ),
     )
 
 

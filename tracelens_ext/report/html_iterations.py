@@ -12,53 +12,46 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import color_of
+from tracelens_ext.report.html_iteration_bars import (
+    Float64Array,
+    IterationBars,
+    Legend,
+    Scale,
+    heights_of_marks,
+    hover_bars,
+    marks_of_odd,
+    scale_of,
+    stacked_bars,
+    wall_lines,
+)
 from tracelens_ext.report.html_texts import (
     duration_text,
     elided,
-    percent_text,
-    plotly_lines,
     plotly_text,
 )
 from tracelens_ext.report.html_timeline import TIMELINE_PIECES
 from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
-_Legend = Sequence[tuple[str, str]]
 _TIMES_TITLE = "Iterations"
 _CATEGORIES_TITLE = "Iterations by category"
-Float64Array = npt.NDArray[np.float64]
-
-MOST_BARS = 240
 _MOST_MARKS = 200
 _MOST_FIGURES = 4  # of processes and devices
 _IN_SUMMARY = 3  # number of odd iterations in the summary
-_IN_HOVER = 6  # number of categories beside the pointer
 _TITLE = 60  # the most characters of a name
-#: If a bar is more than 6 times as high as the median, the axis ends at 3 times the median.
-_FAR_BEYOND = 6.0
-_AXIS_ENDS = 3.0
 _ABOVE = 1.08  # the axis reaches this much higher than the highest bar
 _FEW_BARS = 12  # fewer bars than this are narrower
 # The space between bars, in bars.
 _GAP_OF_FEW_BARS = 0.4
 _GAP_OF_MANY_BARS = 0.14
-_LINE_BESIDE_BAR = (
-    0.07  # the part of a line for the wall time on each side of a bar, in bars
-)
-_MARK_ABOVE = 0.025  # distance of a mark from its bar, as a part of the axis
 _RIGHT = 12  # margin, pixels
-#: The widths in pixels of the two lines for the wall time. The one behind has the color of the
-#: page, so that the other one is visible on any color.
-_LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: The look of the wall time in the legend, in CSS: a line in the color of texts.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
@@ -145,45 +138,9 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-@dataclass(frozen=True)
-class _Bars:
-    """The b bars of a chart, each the mean of one iteration or several in a row."""
-
-    per_bar: int  #: number of iterations of a bar; the last bar may have fewer
-    names: list[Sequence[str]]  #: the names of the iterations of each bar, (b,)
-    heights: Float64Array  #: height of each bar, ms, (b,)
-    walls: Float64Array  #: mean wall time of each bar, ms, (b,)
-    parts: Float64Array  #: the k pieces of each bar, ms, (k, b)
-
-    @classmethod
-    def of(
-        cls, labels: Sequence[str], wall: Float64Array, times: Float64Array
-    ) -> _Bars:
-        """Average n iterations, so that there are not too many bars.
-
-        Args:
-            labels: the name of each iteration, (n,).
-            wall: the wall time of each iteration, ms, (n,).
-            times: the k pieces of each iteration, ms, (k, n).
-        """
-        per_bar = math.ceil(len(wall) / MOST_BARS)
-        starts = np.arange(0, len(wall), per_bar)
-        counts = np.diff(np.append(starts, len(wall)))
-        rows = np.vstack([times.sum(axis=0), wall, times])
-        # The sums from each start to the next one, divided by the number of iterations there.
-        means: Float64Array = np.add.reduceat(rows, starts, axis=1) / counts
-        return cls(
-            per_bar=per_bar,
-            names=[labels[start : start + per_bar] for start in starts.tolist()],
-            heights=means[0],
-            walls=means[1],
-            parts=means[2:],
-        )
-
-
 def _figure(
     frame: pd.DataFrame,
-    legend: _Legend,
+    legend: Legend,
     times: Float64Array,
     where: str,
     number: int,
@@ -203,11 +160,11 @@ def _figure(
     """
     labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
-    bars = _Bars.of(labels, wall, times)
-    wall_lines = bars.walls
+    bars = IterationBars.of(labels, wall, times)
+    drawn_walls = bars.walls
     full_legend = [(elided(name, _TITLE), color) for name, color in legend]
     if by_category:
-        wall_lines = np.zeros_like(bars.walls)
+        drawn_walls = np.zeros_like(bars.walls)
     else:
         full_legend.append(("Wall time", _LINE))
 
@@ -215,22 +172,22 @@ def _figure(
     odd = _odd(frame, by_category=by_category)
     odd_by_distance = _most_unusual_first(odd, sums)
     marked = {index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])}
-    scale = _scale(np.maximum(bars.heights, wall_lines), sums[list(odd)])
+    scale = scale_of(np.maximum(bars.heights, drawn_walls), sums[list(odd)])
     bar_gap = _GAP_OF_FEW_BARS if len(bars.heights) < _FEW_BARS else _GAP_OF_MANY_BARS
 
-    data = _stacked_bars(bars, legend, scale.factor)
+    data = stacked_bars(bars, legend, scale.factor)
     if not by_category:
-        data += _wall_lines(wall_lines, scale, piece=len(legend), bar_gap=bar_gap)
-    marks = _marks_of_odd(
+        data += wall_lines(drawn_walls, scale, piece=len(legend), bar_gap=bar_gap)
+    marks = marks_of_odd(
         odd=marked,
         labels=labels,
         wall=wall,
-        tops=_heights_of_marks(sums, scale),
+        tops=heights_of_marks(sums, scale),
         per_bar=bars.per_bar,
     )
     data.append(marks)
-    data.append(_hover_bars(bars, legend))
-    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, wall_lines, scale.ceiling)
+    data.append(hover_bars(bars, legend))
+    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, drawn_walls, scale.ceiling)
     title = _CATEGORIES_TITLE if by_category else _TIMES_TITLE
     return plot.Figure(
         key=_key(title, number),
@@ -252,21 +209,6 @@ def _figure(
     )
 
 
-class _Scale(NamedTuple):
-    """The vertical axis."""
-
-    ceiling: float  #: the end of the axis, ms; higher bars are cut
-    unit: str  #: the unit of the axis
-    factor: float  #: converts ms to that unit
-
-
-def _scale(heights: Float64Array, heights_of_odd: Float64Array) -> _Scale:
-    """Return the axis for bars and marks of some heights, ms."""
-    ceiling = _ceiling(heights, heights_of_odd)
-    unit, factor = plot.axis_of("ms", ceiling)
-    return _Scale(ceiling=ceiling, unit=unit, factor=factor)
-
-
 def _most_unusual_first(odd: Iterable[int], sums: Float64Array) -> list[int]:
     """Return indices of iterations, those farthest from the median first.
 
@@ -278,12 +220,6 @@ def _most_unusual_first(odd: Iterable[int], sums: Float64Array) -> list[int]:
     return sorted(odd, key=lambda index: -abs(sums[index] - median))
 
 
-def _heights_of_marks(sums: Float64Array, scale: _Scale) -> Float64Array:
-    """Return the height of a mark slightly above each iteration, in the unit of the axis."""
-    tops = np.minimum(sums, scale.ceiling) + _MARK_ABOVE * scale.ceiling
-    return tops * scale.factor
-
-
 def _key(title: str, number: int) -> str:
     """Return the id of a chart in the page; only the first process and device has no number."""
     key = f"chart-{title.lower().replace(' ', '-')}"
@@ -292,7 +228,7 @@ def _key(title: str, number: int) -> str:
     return key
 
 
-def _layout(scale: _Scale, bar_gap: float) -> plot.Plotly:
+def _layout(scale: Scale, bar_gap: float) -> plot.Plotly:
     """Return the layout for all widths; `bar_gap` is the space between bars, in bars."""
     highest = scale.ceiling * scale.factor * _ABOVE
     return {
@@ -306,109 +242,6 @@ def _layout(scale: _Scale, bar_gap: float) -> plot.Plotly:
         # The axis of the invisible bars that carry the texts beside the pointer.
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-
-
-def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotly]:
-    """Return the pieces of the bars, one trace for each piece."""
-    traces = []
-    pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
-    for place, ((_, color), heights) in enumerate(pieces):
-        trace = plot.plotly_trace(
-            "bar",
-            place,
-            y=[height or None for height in heights],
-            marker={"color": color},
-            hoverinfo="skip",
-        )
-        traces.append(trace)
-    return traces
-
-
-def _marks_of_odd(
-    odd: dict[int, str],
-    labels: Sequence[str],
-    wall: Float64Array,
-    tops: Float64Array,
-    per_bar: int,
-) -> plot.Plotly:
-    """Return marks above odd iterations, with the columns in which they are odd beside the pointer.
-
-    Args:
-        odd: index of an iteration → the columns in which it is odd.
-        labels: the names of all iterations.
-        wall: the wall times of all iterations, ms.
-        tops: the heights of marks for all iterations.
-        per_bar: the number of iterations of a bar.
-    """
-    hover = []
-    for place, columns in odd.items():
-        name = plotly_lines(labels[place])
-        reason = plotly_lines(columns)
-        wall_time = _time_line("wall time", wall[place])
-        hover.append(f"<b>{name}</b> is odd<br>{reason}<br>{wall_time}")
-    return plot.plotly_trace(
-        "scatter",
-        plot.WHOLE,
-        mode="markers",
-        marker=plot.MARK,
-        x=[place // per_bar for place in odd],
-        y=[float(tops[place]) for place in odd],
-        customdata=hover,
-    )
-
-
-def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
-    """Return invisible bars over the whole height, with texts about the bars beside the pointer."""
-    pieces = [name for name, _ in legend]
-    hover = []
-    for names, wall, times in zip(bars.names, bars.walls, bars.parts.T, strict=True):
-        hover.append(_hover(labels=names, wall=wall, times=times, pieces=pieces))
-    return plot.plotly_trace(
-        "bar",
-        customdata=hover,
-        width=1,
-        marker={"opacity": 0},
-        yaxis="y2",
-        y=[1] * len(hover),
-    )
-
-
-def _ceiling(heights: Float64Array, heights_of_odd: Float64Array) -> float:
-    """Return the end of the axis, ms: above all bars, unless a few are far higher than the rest."""
-    highest = float(np.append(heights, heights_of_odd).max())
-    median = float(np.median(heights))
-    if highest > _FAR_BEYOND * median > 0:
-        return _AXIS_ENDS * median
-    return highest or 1.0
-
-
-def _wall_lines(
-    walls: Float64Array, scale: _Scale, piece: int, bar_gap: float
-) -> list[plot.Plotly]:
-    """Return lines across the bars, which are slightly wider; the style sheet has their colors.
-
-    Args:
-        walls: the wall time of each bar, ms, (b,). A time above the end of the axis has no line.
-        scale: the vertical axis.
-        piece: the index of the wall time in the legend.
-        bar_gap: the space between bars, in bars.
-    """
-    heights = np.where(walls <= scale.ceiling, walls * scale.factor, np.nan)
-    reach = min(0.5, (1 - bar_gap) / 2 + _LINE_BESIDE_BAR)
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for bar, height in enumerate(heights.tolist()):
-        x += [bar - reach, bar + reach, None]
-        end = None if math.isnan(height) else height
-        y += [end, end, None]
-    trace = plot.plotly_trace(
-        "scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip"
-    )
-    lines = []
-    for pixels in _LINES:
-        line = {"width": pixels, "simplify": False}
-        lines.append({**trace, "line": line})
-    return lines
 
 
 def _layout_by_width(
@@ -532,33 +365,6 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     if len(set(labels)) == 1:
         return positions, labels[0]
     return positions, "iteration, in order of time"
-
-
-def _hover(
-    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[str]
-) -> str:
-    """Return the text beside the pointer: the iterations, wall time and largest pieces."""
-    name = plotly_lines(labels[0])
-    if len(labels) > 1:
-        last = plotly_lines(labels[-1])
-        name = f"{name} to {last}, mean of {len(labels):,}"
-    lines = [f"<b>{name}</b>", _time_line("wall time", wall)]
-    whole = float(times.sum())
-    longest = np.argsort(-times, kind="stable")[:_IN_HOVER]
-    for place in sorted(longest.tolist()):
-        ms = times[place]
-        if not ms:
-            continue
-        lines.append(_time_line(name=pieces[place], ms=ms, whole=whole))
-    return "<br>".join(lines)
-
-
-def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    text = f"{elided(name, _TITLE)}: {duration_text(float(ms))}"
-    if whole:
-        share = 100.0 * float(ms) / whole
-        text = f"{text} ({percent_text(share)})"
-    return plotly_text(text)
 
 
 def _in_words(

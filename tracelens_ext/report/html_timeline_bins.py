@@ -20,9 +20,7 @@ _MOST_MARKS = 400  # of each kind
 _ROW = 130  # of the row of a device
 _ROW_TITLE = 22  # the part of the row with the name of the GPU
 _BELOW_ROW = 10  # the part of the row with the lowest label of the axis
-_AROUND_ROWS = (
-    70  # above and below all rows: the margins, and the labels of the time axis
-)
+_AROUND_ROWS = 70  # above and below all rows: margins, and labels of the time axis
 _FINDING = 32  # of a finding: its title, and a bar below it
 #: The margin beside the title of a finding, and the width of a character in it, pixels.
 _TITLE_MARGIN = 68
