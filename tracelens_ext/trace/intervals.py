@@ -180,7 +180,7 @@ def stable_order(numbers: IntArray) -> Int64Array:
 def distinct(numbers: IntArray) -> Int64Array:
     """Return each number once, ascending.
 
-    `np.unique` takes ten times as long because it hashes the numbers.
+    `np.unique` of NumPy 2.3 and later hashes the numbers, which takes ten times as long.
     """
     ordered: Int64Array = np.sort(numbers)
     return ordered[begins_run(ordered)]
