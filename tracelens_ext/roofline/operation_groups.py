@@ -121,18 +121,13 @@ def group_operations(
     keys += [batch_of_call, work_of_call]
     if models_of_devices:
         keys.append(_model_numbers(trace.device[calls.first_gpu], models_of_devices))
-    first_call, group = number_groups(keys)
     gpu_ns = launchers.direct_ns[calls.launcher]
-    total_ns = sums(group, gpu_ns, len(first_call))
-    longest_first = np.lexsort((first_call, -total_ns))
-    # Renumber the groups by their rank. All groups from rank `MOST_OPERATIONS` on become one.
-    rank_of_group = inverse_permutation(longest_first)
-    group = np.minimum(rank_of_group[group], MOST_OPERATIONS)
-    first_call = first_call[longest_first][: MOST_OPERATIONS + 1]
+    ranked = _ranked_groups(keys, gpu_ns)
+    first_call = ranked.first_call
     count = len(first_call)
 
     group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
-    group_of_launcher[calls.launcher] = group
+    group_of_launcher[calls.launcher] = ranked.group_of_call
     group_of_gpu = values_at(group_of_launcher, launchers.of_gpu)
     kernels = _kernels(work, group_of_gpu, count)
     first_row = calls.row[first_call]
@@ -154,12 +149,36 @@ def group_operations(
     return OperationGroups(
         operations=operations,
         texts=arguments.texts,
-        count=np.bincount(group, minlength=count),
-        gpu_ns=sums(group, gpu_ns, count),
+        count=np.bincount(ranked.group_of_call, minlength=count),
+        gpu_ns=sums(ranked.group_of_call, gpu_ns, count),
         host_copy_ns=kernels.host_copy_ns,
         device=trace.device[calls.first_gpu[first_call]],
         of_gpu=group_of_gpu,
         first_gpu=calls.first_gpu,
+    )
+
+
+class _RankedGroups(NamedTuple):
+    """The k groups of c calls, the longest GPU time first."""
+
+    first_call: Int64Array  #: index of the first call of each group, (k,)
+    group_of_call: Int64Array  #: (c,)
+
+
+def _ranked_groups(keys: list[IntArray], gpu_ns: Int64Array) -> _RankedGroups:
+    """Group calls with equal keys; all groups from rank `MOST_OPERATIONS` on become one.
+
+    Args:
+        keys: columns of keys, each of shape (c,).
+        gpu_ns: GPU time of each call, (c,).
+    """
+    first_call, number_of_call = number_groups(keys)
+    total_ns = sums(number_of_call, gpu_ns, len(first_call))
+    longest_first = np.lexsort((first_call, -total_ns))
+    rank_of_number = inverse_permutation(longest_first)
+    return _RankedGroups(
+        first_call=first_call[longest_first][: MOST_OPERATIONS + 1],
+        group_of_call=np.minimum(rank_of_number[number_of_call], MOST_OPERATIONS),
     )
 
 
