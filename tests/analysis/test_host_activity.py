@@ -142,6 +142,6 @@ def test_segments_have_the_innermost_event_of_each_microsecond(
     assert overlap.of_interval.tolist() == covered_ns
     has_segments = overlap.past > overlap.first
     assert has_segments.tolist() == [ns > 0 for ns in covered_ns]
-    time = np.bincount(segments.row, overlap.of_segment, len(trace))
-    assert {event: time[event] for event in events} == time_of_event
+    covered_of_event = np.bincount(segments.row, overlap.of_segment, len(trace))
+    assert {event: covered_of_event[event] for event in events} == time_of_event
     assert not segments.during(*on_unknown_thread(on_thread)).of_interval.any()

@@ -73,7 +73,9 @@ def plain_idle_by_activity(
             start = Decimal(event["ts"])
             end = start + Decimal(event["dur"])
             thread = (event["pid"], event["tid"])
-            cpu_events[thread].append(CpuEvent(category, event["name"], start, end))
+            cpu_events[thread].append(
+                CpuEvent(str(category), event["name"], start, end)
+            )
     gap_count: Counter[Activity] = Counter()
     idle_ns: Counter[Activity] = Counter()
     for gaps in plain_gaps(gpu_events(events), parts=2).values():

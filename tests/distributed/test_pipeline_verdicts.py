@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from tracelens_ext.distributed.pipeline.verdicts import (
 from tracelens_ext.distributed.verdicts import VerdictKind
 
 
-def average(**changes: object) -> AverageIteration:
+def average(**changes: Any) -> AverageIteration:
     """Return an iteration of three even stages with enough micro-batches."""
     even = AverageIteration(
         schedule=Schedule(ScheduleKind.ONE_FORWARD_ONE_BACKWARD, 3, 16),

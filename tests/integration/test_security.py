@@ -154,7 +154,7 @@ def test_a_small_file_may_not_unpack_to_everything(
     """The limit that nobody has to ask for, with a smaller floor than its 200 MB."""
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000, 9))
-    monkeypatch.setattr("tracelens_ext.readers.source._ALWAYS_BYTES", 1_000_000)
+    monkeypatch.setattr("tracelens_ext.readers.source._ALLOWED_BYTES", 1_000_000)
     assert run(["kernels", str(bomb)]) == 1
     assert "100 times its size" in capfd.readouterr().err
 

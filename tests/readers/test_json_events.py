@@ -22,7 +22,7 @@ from tests.support.make_trace import (
     one_line_layout,
 )
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import json_events, read_trace
+from tracelens_ext.readers import json_text, read_trace
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
 
@@ -530,7 +530,7 @@ def test_text_without_events_is_refused_quickly(event: str) -> None:
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_events, "_MOST_EVENT_BYTES", 1 << 21)
+    monkeypatch.setattr(json_text, "MOST_VALUE_BYTES", 1 << 21)
     for text in ('{"traceEvents": [{"name": "%s"}]}', '{"x": "%s", "traceEvents": []}'):
         with pytest.raises(TraceFormatError, match="contains more than 64 MB of text"):
             read_trace(io.BytesIO((text % ("a" * (1 << 23))).encode()))

@@ -104,7 +104,7 @@ def test_adding_a_sheet_is_one_file_and_one_registration(
     page = expanded(page_text("tables.md"), sheets())
     assert f"| [`{added}`](#{added}) | the trace has GPU events |" in page
     assert (
-        "| `total_time_us` | µs | summed duration |"
+        "| `total_time_us` | µs | total duration of the GPU events |"
         in page.partition(f"\n## `{added}`\n")[2]
     )
 

@@ -119,7 +119,8 @@ def partitions(simulation: Simulation) -> bool:
     start_ns = np.rint(1e3 * path["start_us"]).astype(int)
     end_ns = np.rint(1e3 * (path["start_us"] + path["duration_us"])).astype(int)
     next_start_ns = start_ns.tolist()[1:] + [simulation.replayed.wall]
-    return start_ns.iloc[0] == 0 and end_ns.tolist() == next_start_ns
+    begins_at_zero = bool(start_ns.iloc[0] == 0)
+    return begins_at_zero and end_ns.tolist() == next_start_ns
 
 
 @settings(max_examples=20, deadline=None)

@@ -161,17 +161,22 @@ def node_columns(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[st
 
 CALL_TREE = Table(
     name="call_tree",
-    description="GPU time by module, operation and kernel, largest kernels only",
+    description="GPU time by module, operation and kernel, for the largest kernels",
     columns=[
-        Column("node", "its number"),
-        Column("parent", "the parent node; -1 at the root"),
+        Column("node", "number of the node, from 0"),
+        Column("parent", "number of the node above; -1 for a root"),
         Column(
             "label",
-            "module, operation or kernel; `other` for nodes that are too small to show",
+            "name of the module, operation or kernel; `other (CATEGORY)` for "
+            "the kernels that are too small to show",
         ),
-        Column("kind", "`module`, `operation`, `kernel` or `other`"),
-        Column("category", "category of its kernels, or of most of them"),
-        Column("gpu_time_ns", "sum of the durations of its GPU events", unit="ns"),
+        Column("kind", "kind of the node: `module`, `operation`, `kernel` or `other`"),
+        Column("category", "kernel category with the most time in the node"),
+        Column(
+            "gpu_time_ns",
+            "total duration of the GPU events at the node and below",
+            unit="ns",
+        ),
     ],
     build=of_gpu_events(call_tree),
     enabled_by="call_tree",

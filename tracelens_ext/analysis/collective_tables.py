@@ -121,56 +121,79 @@ def _has_communication(context: AnalysisContext, _options: ReportOptions) -> boo
 
 COLL_ANALYSIS = Table(
     name="coll_analysis",
-    description="Collectives by size: duration and bandwidth",
+    description="Collectives by size, with durations and bandwidths",
     columns=[
-        Column("kernel", "a short name that is unique within the sheet"),
+        Column("kernel", "short name of the kernel, unique within the table"),
         Column(
             "Collective name",
-            "from the metadata, else from the annotation `nccl:…` around it",
+            "name of the collective: as recorded, else from the annotation "
+            "`nccl:…` around the launch; empty if unknown",
         ),
-        Column("Process Group Name", "from the metadata"),
-        Column("Process Group Description", "from the metadata"),
-        Column("Group size", "of the process group", unit="ranks"),
-        Column("dtype", "of an element"),
-        Column("In msg nelems", "what this rank contributes", unit="elements"),
-        Column("Out msg nelems", "what this rank receives", unit="elements"),
-        Column("In msg bytes", "what this rank contributes", unit="bytes"),
-        Column("Out msg bytes", "what this rank receives", unit="bytes"),
-        Column("count", "how many", unit="kernels"),
-        Column("total_time_ms", "summed duration"),
+        Column(
+            "Process Group Name", "name of the process group; empty if not recorded"
+        ),
+        Column(
+            "Process Group Description",
+            "description of the process group; empty if not recorded",
+        ),
+        Column("Group size", "number of ranks of the process group", unit="ranks"),
+        Column("dtype", "data type of the elements"),
+        Column(
+            "In msg nelems",
+            "number of elements that this rank contributes to a call",
+            unit="elements",
+        ),
+        Column(
+            "Out msg nelems",
+            "number of elements that this rank receives from a call",
+            unit="elements",
+        ),
+        Column(
+            "In msg bytes", "size of what this rank contributes to a call", unit="bytes"
+        ),
+        Column(
+            "Out msg bytes", "size of what this rank receives from a call", unit="bytes"
+        ),
+        Column("count", "number of kernels", unit="kernels"),
+        Column("total_time_ms", "total duration of the kernels"),
         Column(
             "avg_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
+            "mean duration of a kernel",
         ),
         Column(
             "std_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
+            "sample standard deviation of the durations; empty for a single kernel",
         ),
         Column(
             "min_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
+            "duration of the shortest kernel",
         ),
         Column(
             "max_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
+            "duration of the longest kernel",
         ),
-        Column("% of communication time", "of the sum of all communication durations"),
+        Column(
+            "% of communication time",
+            "share of the total duration of all communication kernels",
+        ),
         Column(
             "algorithm_bandwidth_gb_s",
-            "size of the whole array (the larger side), divided by the mean duration",
+            "size of what a rank contributes or receives, whichever is "
+            "larger, divided by the mean duration",
             unit="10⁹ bytes/s",
         ),
         Column(
             "bus_bandwidth_gb_s",
-            "algorithm bandwidth times a factor for the collective",
+            "algorithm bandwidth times the bus factor of the collective, "
+            "which depends on the number of ranks",
             unit="10⁹ bytes/s",
         ),
         Column(
             "best_bus_bandwidth_gb_s",
-            "bus bandwidth at the shortest duration",
+            "bus bandwidth of the shortest kernel",
             unit="10⁹ bytes/s",
         ),
-        Column("kernel_name", "full name, as recorded"),
+        Column("kernel_name", "full name of the kernel, as recorded"),
     ],
     build=of_gpu_events(collectives),
     short_names="kernel_name",

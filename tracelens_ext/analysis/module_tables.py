@@ -137,40 +137,57 @@ _HAS_MODULE_FRAMES = Condition(
 )
 NN_MODULES = Table(
     name="nn_modules",
-    description="GPU time by nn.Module",
+    description="GPU time by `nn.Module`",
     columns=[
         Column(
             "path",
-            "classes, outermost module first, separated by `/`; with "
-            "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
+            "classes of the modules, outermost first, separated by `/`; with "
+            "`nn_module_instances=True`, the modules themselves (`Block_0`, "
+            "`Block_1`)",
         ),
         Column(
             "modules",
-            "number of modules with this path; not with `nn_module_instances=True`",
+            "number of modules with this path of classes; absent with "
+            "`nn_module_instances=True`",
             unit="modules",
         ),
-        Column("calls", "how many", unit="calls"),
-        Column("kernels", "launched within", unit="GPU events"),
+        Column("calls", "number of calls of the modules", unit="calls"),
+        Column(
+            "kernels",
+            "number of GPU events that were launched within the modules, "
+            "including those inside them",
+            unit="GPU events",
+        ),
         Column(
             "gpu_time_total_ms",
-            "busy time of the GPU events below, summed over the calls",
+            "busy time of the GPU events that a call launched, including "
+            "inner modules, summed over the calls",
         ),
-        Column("gpu_time_self_ms", "GPU events that no inner module launched"),
+        Column(
+            "gpu_time_self_ms",
+            "busy time of the GPU events that a call launched outside of "
+            "inner modules, summed over the calls",
+        ),
         Column(
             "% of GPU busy time",
             "`gpu_time_total_ms` as a share of the busy time of all GPU events",
         ),
         Column(
             "top_category",
-            "the category with the longest total duration inside, when categories are "
-            "on",
+            "kernel category with the longest total duration within the "
+            "modules, when categories are on",
         ),
-        Column("top_category_percent", "its share"),
+        Column(
+            "top_category_percent",
+            "share of that category in the total duration of the GPU events "
+            "within the modules",
+        ),
         Column(
             "backward_time_ms",
-            "in training: busy time of what autograd launched for the module's "
-            "operations. It runs on another thread, outside of the module, and is in "
-            "no other column.",
+            "busy time of the GPU events that the backward pass launched for "
+            "the operations of the modules. They run on another thread, "
+            "outside of the modules, and count in no other column; absent if "
+            "the trace has none",
         ),
     ],
     build=_build_nn_modules,

@@ -103,9 +103,8 @@ class _EarlierRule(NamedTuple):
     """A rule that is tried before another one."""
 
     bound: BoundRule
-    words: list[
-        str
-    ]  #: the alternatives of the pattern if all are plain texts; else empty
+    #: the alternatives of the pattern if all are plain texts; else empty
+    words: list[str]
 
 
 def _hiding_rules(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:

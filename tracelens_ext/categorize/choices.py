@@ -97,9 +97,8 @@ class Choices(NamedTuple):
     offered: Sequence[Offered[RulePack]]  #: the packs of plugins
     #: name → pack, for packs that are used only if they are chosen
     selectable: Mapping[str, Offered[RulePack]]
-    passed_over: Sequence[
-        str
-    ] = ()  #: a line for each file of the user that is not a map
+    #: a line for each file of the user that is not a map
+    passed_over: Sequence[str] = ()
 
 
 def choose(choice: CategorizerLike | None, choices: Choices) -> list[Source]:

@@ -16,7 +16,7 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colors import ONE_COLOR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import Figure, spec_of, trace
+from tracelens_ext.report.html_figures import Figure, plotly_trace, spec_of
 from tracelens_ext.report.html_texts import (
     bytes_text,
     duration_text,
@@ -194,7 +194,7 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
     cells = _cells(waits, dict(zip(names, column_of_name.tolist(), strict=True)))
     rows = _without_nan(cells)
     gap_between_rows = 1 if len(rows) <= _MAX_ROWS_WITH_GAPS else 0
-    heat_map_trace = trace(
+    heat_map_trace = plotly_trace(
         "heatmap",
         x=[plotly_text(text) for text in _column_texts(names, column_of_name.tolist())],
         y=cells.index.tolist(),
@@ -346,7 +346,7 @@ def _point_trace(points: pd.DataFrame, number: int, color: str) -> dict[str, obj
         call = plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {ranks}")
         figures = f"{row.median_gb_s:,.1f} GB/s, best {row.best_gb_s:,.1f}"
         texts.append(f"{call}<br>{figures}; calls: {row.calls:,}")
-    return trace(
+    return plotly_trace(
         "scatter",
         number,
         mode="markers",

@@ -111,24 +111,27 @@ FINDINGS = Table(
             "finding",
             "kind of finding, such as `host-bound`",
         ),
-        Column("title", "the problem and its cost"),
+        Column("title", "the problem and what it costs"),
         Column(
             "saving",
-            "what fixing it saves, in words; a range if the CPU determines how much",
+            "what fixing the problem saves, in words: a range if the CPU "
+            "determines how much, an upper bound without a good simulation, "
+            "empty for findings that only inform",
         ),
         Column(
             "saving_ms",
-            "wall time that fixing it saves in the simulation of the trace; savings "
-            "do not add up. 0 for findings that only inform",
+            "wall time that fixing the problem saves in the simulation of the "
+            "trace, 0 for findings that only inform; savings do not add up",
         ),
         Column(
             "attributed_ms",
-            "attributed wall time; no time is attributed to two findings",
+            "wall time that is attributed to the finding; no time is "
+            "attributed to two findings",
         ),
         Column(
             "% of analyzed time",
-            "attributed time as a share of the analyzed time, which excludes warm-up "
-            "and what was not recorded",
+            "`attributed_ms` as a share of the analyzed time, which excludes "
+            "warm-up and what was not recorded",
         ),
         Column(
             "saving_low_ms",
@@ -138,23 +141,28 @@ FINDINGS = Table(
             "saving_high_ms",
             "upper end of the saving; empty if it equals the saving",
         ),
-        Column("confidence", "`high`, `medium` or `low`"),
-        Column("confidence_reason", "why"),
-        Column("largest_place", "the place with the largest part of the saving"),
+        Column("confidence", "how sure the finding is: `high`, `medium` or `low`"),
+        Column("confidence_reason", "why the confidence is what it is"),
+        Column(
+            "largest_place",
+            "the place to change with the largest share of the attributed "
+            "time; empty if no place has a third of it",
+        ),
         Column(
             "where",
-            "places by kind (operations, Python frames, kernels …), separated by "
-            "bars, with their part of the saving and the number of gaps or GPU "
-            "events, largest first",
+            "the places by kind (operations, Python frames, kernels …), "
+            "largest first, with their parts of the attributed time and their "
+            "numbers of gaps or GPU events; kinds are separated by bars",
         ),
         Column(
             "evidence",
-            "the numbers behind the finding, and the sheet or command that shows each",
+            "the numbers behind the finding, each with the table or command "
+            "that shows it",
         ),
-        Column("see", "those sheets and commands"),
+        Column("see", "the tables and commands that show the evidence"),
         Column("advice", "what to change"),
-        Column("snippet", "the code change, if one line is enough"),
-        Column("documentation", "where the text about it is"),
+        Column("snippet", "the code change, if one line is enough; else empty"),
+        Column("documentation", "where the finding is explained"),
     ],
     build=_findings,
     options=["device_peaks"],
@@ -176,18 +184,23 @@ FINDINGS = Table(
 )
 FINDING_DETAILS = Table(
     name="finding_details",
-    description="Where each finding occurs, and the numbers behind it",
+    description="The places of each finding, and the numbers behind it",
     columns=[
-        Column("finding", "kind of finding"),
+        Column("finding", "kind of finding, such as `host-bound`"),
         Column(
             "kind",
-            "kind of place (`operations`, `python_frames`, `kernels` …), or `evidence`",
+            "kind of the place (`operations`, `python_frames`, `kernels` …), "
+            "or `evidence` for a number behind the finding",
         ),
-        Column("name", "the place, or what the number means"),
-        Column("amount", "part of the saving at this place, or the number"),
+        Column("name", "name of the place, or what the number means"),
+        Column("amount", "part of the attributed time at the place, or the number"),
         Column("unit", "unit of the amount"),
-        Column("count", "in the place", unit="GPU events or gaps"),
-        Column("see", "sheet or command that shows the number"),
+        Column(
+            "count",
+            "number of GPU events or gaps at the place",
+            unit="GPU events or gaps",
+        ),
+        Column("see", "table or command that shows the number; empty for a place"),
     ],
     build=_details,
     options=["device_peaks"],

@@ -121,19 +121,29 @@ def _binned(work: GpuEvents, intervals: Union) -> tuple[Union, Float64Array]:
 
 TIMELINE_MARKERS = Table(
     name="timeline_markers",
-    description="Marks on the time axis",
+    description="Marks on the time axis of the HTML page",
     columns=[
-        Column("kind", "`iteration`, `dropped_events`, `warm_up` or `finding`"),
-        Column("name", "kind of mark"),
-        Column("device", "-1 for all"),
-        Column("finding", "kind of finding; empty for other marks"),
+        Column(
+            "kind",
+            "kind of the mark: `iteration`, `dropped_events`, `warm_up` or `finding`",
+        ),
+        Column(
+            "name",
+            "name of the iteration, what happened in the part of the "
+            "recording, or title of the finding",
+        ),
+        Column("device", "number of the device; -1 for all devices"),
+        Column(
+            "finding", "kind of finding, such as `host-bound`; empty for other marks"
+        ),
         Column(
             "covered_percent",
-            "share of the interval that belongs to the finding; less than 100 only "
-            "for findings with more than 300 intervals, which are shown in 600 bins",
+            "share of the interval that belongs to the finding: less than 100 "
+            "only for a finding with more than 300 intervals, which is shown "
+            "in 600 bins",
         ),
-        Column("start_ms", "since the first event of the trace"),
-        Column("end_ms", "since the first event of the trace"),
+        Column("start_ms", "start of the interval, since the first event of the trace"),
+        Column("end_ms", "end of the interval, since the first event of the trace"),
     ],
     build=timeline_markers,
     options=["device_peaks"],

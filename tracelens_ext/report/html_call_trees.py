@@ -12,8 +12,8 @@ from tracelens_ext.report.html_figures import (
     Figure,
     Plotly,
     gpu_work_in_words,
+    plotly_trace,
     spec_of,
-    trace,
 )
 from tracelens_ext.report.html_texts import (
     duration_text,
@@ -126,7 +126,7 @@ def _icicle_spec(
         hover: the text beside the pointer for each node.
         colors: the color of each node.
     """
-    icicle = trace(
+    icicle = plotly_trace(
         "icicle",
         # Plotly would draw an empty node above several nodes at the top.
         ids=list(range(len(labels))),

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first rows of a table that answers where the time went, shown before all tables."""
+    """The first rows of a table in a finished report, which are shown before all tables.
+
+    The heading and the columns fit the report: the rows exist, and the table has the columns. In
+    contrast, an `AnswerView` belongs to the declaration of a table. It says what to show for any
+    trace, and `tracelens_ext.perf_report` makes an `Answer` of it if it applies to the trace.
+    """
 
     title: str  #: the heading
     sheet: str  #: the name of the table
@@ -55,9 +60,8 @@ class Report:
 
     title: str  #: the heading
     sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
-    facts: Sequence[
-        tuple[str, object]
-    ] = ()  #: facts about the trace: labels and values
+    #: facts about the trace: labels and values
+    facts: Sequence[tuple[str, object]] = ()
     notes: Sequence[str] = ()  #: sentences that the reader should see first
     #: name of a table → what it shows
     descriptions: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +70,8 @@ class Report:
     page_sheets: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     #: name of a table → name of a column → unit
     units: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    answers: Sequence[
-        Answer
-    ] = ()  #: the rows that workbooks and the terminal show first
+    #: the rows that workbooks, HTML pages and the terminal show first
+    answers: Sequence[Answer] = ()
     #: further members of JSON output, by name
     members: Mapping[str, object] = field(default_factory=dict)
     #: id of a finding → what it means, in Markdown, for HTML pages

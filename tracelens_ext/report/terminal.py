@@ -13,7 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.tables.short_names import cells_of, cut_middle, told_apart
+from tracelens_ext.report.tables.short_names import (
+    cell_count,
+    cut_middle,
+    distinct_short_texts,
+)
 from tracelens_ext.report.tables.units import (
     Quantity,
     Shown,
@@ -37,9 +41,8 @@ _LEAST_TEXT_WIDTH = 14  # columns are left out before a text is cut to less
 _FIRST_COLUMN_WIDTH = 20  # of the first column, as long as other columns do not fit
 _LEAST_FIRST_COLUMN_WIDTH = 8  # of the first column, which is never left out
 _LEAST_HEADER_WIDTH = 8  # a header that is wrapped to less would have too many lines
-_MOST_NAMED = (
-    8  # the most columns that do not fit and are named; further ones are counted
-)
+#: The most columns that do not fit and are named. Further ones are counted.
+_MOST_NAMED = 8
 #: The unit of a time or a size in a column's name; `gb_s` has none.
 _UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms|bytes|kB|MB|GB)(?![A-Za-zµμ/])")
 _LEAST_SHOWN = 0.0005  # the smallest number that three decimals do not show as 0.000
@@ -68,7 +71,7 @@ class _Column:
             return [self.header]
         lines = [""]
         for part in _HEADER_BREAK.split(self.header):
-            width = cells_of((lines[-1] + part).rstrip())
+            width = cell_count((lines[-1] + part).rstrip())
             if lines[-1] and width > max(self.width, _LEAST_HEADER_WIDTH):
                 lines.append("")
             lines[-1] += part
@@ -213,7 +216,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
             series.tolist(), series.isna().tolist(), strict=True
         ):
             cells.append("" if is_missing else safe_text(str(value)))
-    width = max(map(cells_of, cells), default=0)
+    width = max(map(cell_count, cells), default=0)
     if not is_number:
         width = min(width, LONGEST_NAME)
     return _Column(
@@ -342,7 +345,9 @@ def _least_widths(
         content_width = column.width
         if folded and not column.is_number:
             content_width = min(column.width, least_text_width)
-        header_widths = [cells_of(line) for line in column.header_lines(folded=folded)]
+        header_widths = [
+            cell_count(line) for line in column.header_lines(folded=folded)
+        ]
         least_widths.append(max(content_width, *header_widths))
     return least_widths
 
@@ -370,7 +375,9 @@ def _table(layout: _Layout, *, ascii_only: bool) -> Table:
         table.add_column(
             header, justify=justify, width=width, no_wrap=True, vertical="bottom"
         )
-        texts.append(told_apart([plain(text) for text in column.cells], width, mark))
+        texts.append(
+            distinct_short_texts([plain(text) for text in column.cells], width, mark)
+        )
     for cells in zip(*texts, strict=True):
         table.add_row(*[Text(text) for text in cells])
     return table

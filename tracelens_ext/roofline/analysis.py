@@ -95,9 +95,8 @@ class Roofline:
     """The operations of a trace, compared with their best case."""
 
     groups: OperationGroups  #: the operations, the longest GPU time first
-    rows: Sequence[
-        RooflineRow
-    ]  #: a row for each operation of `groups`, in the same order
+    #: a row for each operation of `groups`, in the same order
+    rows: Sequence[RooflineRow]
     #: the peaks of each device that did the work, by its number; None for an unknown device
     peaks: Mapping[int, DevicePeaks | None]
 

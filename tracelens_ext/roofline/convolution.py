@@ -39,9 +39,8 @@ class _ConvolutionPositions(NamedTuple):
     stride: int
     padding: int
     dilation: int
-    transposed: (
-        int | bool
-    )  #: the position of the flag, or its value if it is no argument
+    #: the position of the flag, or its value if it is no argument
+    transposed: int | bool
     output_padding: int | None
     groups: int | None
 

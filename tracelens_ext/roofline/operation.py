@@ -161,9 +161,8 @@ class Operation:
     #: tuple.
     dims: tuple[object, ...] = ()
     types: tuple[str, ...] = ()  #: the type of each argument
-    strides: tuple[
-        object, ...
-    ] = ()  #: the strides of each argument, in the form of `dims`
+    #: the strides of each argument, in the form of `dims`
+    strides: tuple[object, ...] = ()
     #: the value of each argument that is a number, flag or list, as text; empty for tensors
     concrete: tuple[str, ...] = ()
     #: the names of the GPU events that the calls launched

@@ -81,9 +81,8 @@ class _Arguments(NamedTuple):
     """The arguments of k groups."""
 
     values: list[list[object]]  #: for each argument of `ARGUMENTS` k values
-    texts: dict[
-        str, list[str]
-    ]  #: for each argument of `ARGUMENTS` the texts of the values
+    #: for each argument of `ARGUMENTS` the texts of the values
+    texts: dict[str, list[str]]
 
 
 class _Kernels(NamedTuple):

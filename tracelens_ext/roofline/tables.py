@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.operations.launchers import Launchers
@@ -25,6 +25,8 @@ from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
+from tracelens_ext.roofline.family_tables import PARAMETERS_OF_FAMILY, family_table
+from tracelens_ext.roofline.utilisation import utilisation
 
 
 class RooflineContext(ServingContext, Protocol):
@@ -93,7 +95,7 @@ def _utilisation(
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
-    return summary.utilisation(context.gpu_events, roofline, annotation)
+    return utilisation(context.gpu_events, roofline, annotation)
 
 
 def _family(
@@ -101,7 +103,7 @@ def _family(
     context: RooflineContext,
     device_peaks: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
-    return summary.family_table(context.roofline(device_peaks), family)
+    return family_table(context.roofline(device_peaks), family)
 
 
 def _has_family(family: str, context: RooflineContext, options: ReportOptions) -> bool:
@@ -118,36 +120,120 @@ def _notes(
         yield from summary.advice(context.gpu_events, roofline)
 
 
-_BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the roofline time")
+_BOUND = Column("bound", "what limits the roofline time: `compute`, `memory` or `link`")
 _SHARE_OF_ROOFLINE = Column(
-    "% of roofline", "roofline time as a percentage of the GPU time", unit="%"
+    "% of roofline", "roofline time as a share of the GPU time", unit="%"
 )
-_TIME_LOST = Column("time_lost_ms", "GPU time beyond the roofline time, never negative")
+_TIME_LOST = Column("time_lost_ms", "GPU time beyond the roofline time; never negative")
 _DEVICE_MODEL = Column(
     "device_model",
-    "the GPU that ran it; only if GPUs of several models did the work",
+    "model of the GPU that ran the operations; present only if GPUs "
+    "of several models did the work",
 )
-_WHY_SLOW = Column("why_slow", "likely reason, if names and shapes show one")
-_PARAMETER = "parameters of the performance model; strides in elements"
+_WHY_SLOW = Column(
+    "why_slow", "likely reason for the time lost, if names and shapes show one"
+)
+_GPU_TIME = Column(
+    "gpu_time_ms",
+    "busy time of the GPU events that a call launched, summed over the calls",
+)
+_TFLOPS_PER_S = Column(
+    "tflops_per_s", "floating-point operations of all calls divided by their GPU time"
+)
+_TB_PER_S = Column("tb_per_s", "bytes of all calls divided by their GPU time")
+#: Parameter of a performance model → its description, which holds for all families.
+_PARAMETERS: Final = {
+    "B": "batch size",
+    "M": "number of rows of the product",
+    "N": "number of columns of the product",
+    "K": "length of the dimension that is summed over",
+    "bias": "True if a bias is added",
+    "stride_A": "strides of the first factor, in elements",
+    "stride_B": "strides of the second factor, in elements",
+    "dtype_A_B": "data types of the two factors; for attention, of query and key",
+    "transpose": "whether each factor is stored by columns, in the order of BLAS",
+    "convNd": "number of spatial dimensions: `conv1d`, `conv2d` or `conv3d`",
+    "input_shape": "shape of the input",
+    "filter_shape": "shape of the weight",
+    "output_shape": "shape of the result",
+    "dtype_input_weight": "data types of input and weight",
+    "input_stride": "strides of the input, in elements",
+    "weight_stride": "strides of the weight, in elements",
+    "stride": "step of the convolution in each spatial dimension",
+    "padding": "padding in each spatial dimension",
+    "dilation": "dilation in each spatial dimension",
+    "transposed_conv": "True for a transposed convolution",
+    "output_padding": "padding of the result in each spatial dimension",
+    "groups": "number of groups of channels",
+    "dgrad": "True if the gradient of the input is computed",
+    "wgrad": "True if the gradient of the weight is computed",
+    "N_Q": "length of the query; for a serving step, number of tokens that it computes",
+    "H_Q": "number of heads of the query",
+    "N_KV": "length of key and value",
+    "H_KV": "number of heads of key and value",
+    "d_h_qk": "size of a head of query and key",
+    "d_h_v": "size of a head of the value",
+    "causal": "True for a causal mask",
+    "c_sq": "number of tokens of the requests whose prompt the step reads",
+    "c_sk": "sum of the key lengths of the requests whose prompt the step reads",
+    "c_sqsq": "sum of the squared query lengths of the requests whose prompt the step reads",
+    "c_sqsk": "sum of query length times key length of the requests whose prompt the step reads",
+    "g_sq": "number of tokens of the requests for which the step generates",
+    "g_sk": "sum of the key lengths of the requests for which the step generates",
+    "g_sqsq": "sum of the squared query lengths of the requests for which the step generates",
+    "g_sqsk": "sum of query length times key length of the requests for which the step generates",
+    "dtype_Q": "data type of the query",
+    "num_tokens": "number of tokens",
+    "hidden_dim": "size of the hidden state",
+    "inter_dim": "inner size of an expert",
+    "num_experts": "number of experts",
+    "topk": "number of experts for each token",
+    "gated": "True if the experts have gated activations",
+    "input_dtype": "data type of the input",
+    "weight_dtype": "data type of the weights",
+    "op_shape": "shape of the input",
+    "dtype_in": "data type of the input",
+    "stride_input": "strides of the input, in elements",
+    "has_bias": "True if there is a bias",
+    "is_affine": "True if there is a weight",
+    "dtype_in_out": "data types of input and result",
+    "stride_output": "strides of the result, in elements",
+    "shape_in1": "shape of the first input",
+    "shape_in2": "shape of the second input",
+    "dtype_in1_in2_out": "data types of both inputs and the result",
+    "stride_input1": "strides of the first input, in elements",
+    "stride_input2": "strides of the second input, in elements",
+    "num_input_elems": "number of elements of the input",
+    "num_output_elems": "number of elements of the result",
+    "reduce_type": "kind of the reduction, such as `sum`",
+    "dims": "dimensions that are reduced",
+}
 #: The columns that follow the parameters in the table of a family.
 _FAMILY_MEASUREMENTS = [
     Column("GFLOPS_first", "10⁹ floating-point operations per call"),
     Column(
         "Data Moved (MB)_first",
-        "10⁶ bytes per call: each input once, each result once",
+        "10⁶ bytes per call: each input is read once, and each result written once",
         unit="MB",
     ),
-    Column("FLOPS/Byte_first", "FLOPs divided by bytes"),
-    Column("TB/s", "of all calls, by GPU time"),
-    Column("TFLOPS/s", "of all calls, by GPU time"),
-    Column("Compute Spec", "engine and data type, such as `matrix_bf16`"),
-    Column("Input Dims_first", "tuples as text"),
-    Column("Input type_first", "tuples as text"),
-    Column("Input Strides_first", "tuples as text"),
-    Column("Concrete Inputs_first", "tuples as text"),
-    Column("Kernel Time (µs)_mean", "GPU time of a call, and of all calls"),
-    Column("Kernel Time (µs)_sum", "GPU time of a call, and of all calls"),
-    Column("name_count", "calls", unit="operations"),
+    Column(
+        "FLOPS/Byte_first",
+        "arithmetic intensity: floating-point operations divided by bytes",
+    ),
+    Column("TB/s", "bytes of all calls divided by their GPU time"),
+    Column(
+        "TFLOPS/s", "floating-point operations of all calls divided by their GPU time"
+    ),
+    Column(
+        "Compute Spec", "engine and data type whose peak is used, such as `matrix_bf16`"
+    ),
+    Column("Input Dims_first", "dimensions of the inputs, as tuples"),
+    Column("Input type_first", "data types of the inputs, as a tuple"),
+    Column("Input Strides_first", "strides of the inputs in elements, as tuples"),
+    Column("Concrete Inputs_first", "values of the scalar inputs, as a tuple"),
+    Column("Kernel Time (µs)_mean", "mean GPU time of a call"),
+    Column("Kernel Time (µs)_sum", "GPU time of all calls"),
+    Column("name_count", "number of calls", unit="operations"),
     _BOUND,
     _SHARE_OF_ROOFLINE,
     _TIME_LOST,
@@ -158,8 +244,8 @@ _FAMILY_MEASUREMENTS = [
 
 def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
     """Return the columns of the table of a family, given the names of its parameters."""
-    columns = [Column("name", "the operation")]
-    columns += [Column(f"param: {name}", _PARAMETER) for name in parameters]
+    columns = [Column("name", "name of the operation")]
+    columns += [Column(f"param: {name}", _PARAMETERS[name]) for name in parameters]
     columns += _FAMILY_MEASUREMENTS
     return columns
 
@@ -168,29 +254,38 @@ ROOFLINE = Table(
     name="roofline",
     description="Each operation compared with the hardware limits, and the time lost",
     columns=[
-        Column("op_name", "the *launcher*, as in `ops_unique_args`"),
-        Column("family", "family of the performance model"),
-        Column("Input Dims", "tuples as text"),
-        Column("Input type", "tuples as text"),
-        Column("Input Strides", "tuples as text"),
-        Column("Concrete Inputs", "tuples as text"),
-        Column("count", "calls", unit="operations"),
-        Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
+        Column("op_name", "name of the *launcher*, as in `name` of `ops_unique_args`"),
+        Column("family", "family of the performance model; empty without a model"),
+        Column("Input Dims", "dimensions of the inputs, as tuples"),
+        Column("Input type", "data types of the inputs, as a tuple"),
+        Column("Input Strides", "strides of the inputs in elements, as tuples"),
+        Column("Concrete Inputs", "values of the scalar inputs, as a tuple"),
+        Column("count", "number of calls", unit="operations"),
+        _GPU_TIME,
         Column("flops", "floating-point operations per call", unit="FLOP"),
         Column(
             "bytes",
-            "bytes per call that cross the device memory at least",
+            "least number of bytes per call that must cross the device "
+            "memory, or the link",
             unit="bytes",
         ),
         Column(
-            "engine", "`matrix`, `vector`, or `link` for copies between CPU and device"
+            "engine",
+            "what computes the operation: `matrix` or `vector` units, or "
+            "`link` for copies between CPU and device",
         ),
-        Column("data_type", "data type whose peak is used"),
-        Column("model", "performance model"),
-        Column("why_no_model", "why there is no performance model"),
-        Column("tflops_per_s", "of all calls, by GPU time"),
-        Column("tb_per_s", "of all calls, by GPU time"),
-        Column("roofline_time_ms", "roofline time of all calls"),
+        Column("data_type", "data type whose peak rate is used"),
+        Column("model", "performance model that was used; empty without one"),
+        Column(
+            "why_no_model",
+            "why the operation has no performance model; empty if it has one",
+        ),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
+        Column(
+            "roofline_time_ms",
+            "least time that the hardware limits allow for all calls",
+        ),
         _BOUND,
         _SHARE_OF_ROOFLINE,
         _TIME_LOST,
@@ -233,7 +328,8 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
 
 
 FAMILY_TABLES = [
-    _family_table(family, parameters) for family, parameters in summary.FAMILIES.items()
+    _family_table(family, parameters)
+    for family, parameters in PARAMETERS_OF_FAMILY.items()
 ]
 
 
@@ -285,77 +381,120 @@ def _phase_notes(
 
 PHASES = Table(
     name="phases",
-    description="Prefill, decode and mixed steps: tokens, GPU time, idle time",
+    description="Tokens, GPU time and idle time of prefill, decode and mixed steps",
     columns=[
         Column(
             "phase",
-            "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all "
-            "steps",
+            "`prefill`, `decode`, `mixed` or `diffusion`; `other` for the "
+            "work outside of all steps",
         ),
-        Column("steps", "annotations; nested ones count once", unit="steps"),
+        Column("steps", "number of steps; nested annotations count once", unit="steps"),
         Column(
             "context_requests",
-            "requests of all steps: those whose prompt is read, and those that "
-            "generate",
+            "number of requests whose prompt a step reads, summed over the steps",
             unit="requests",
         ),
         Column(
             "generation_requests",
-            "requests of all steps: those whose prompt is read, and those that "
-            "generate",
+            "number of requests for which a step generates tokens, summed "
+            "over the steps",
             unit="requests",
         ),
-        Column("context_tokens", "tokens that the steps compute", unit="tokens"),
-        Column("generation_tokens", "tokens that the steps compute", unit="tokens"),
-        Column("tokens", "tokens that the steps compute", unit="tokens"),
+        Column(
+            "context_tokens",
+            "number of tokens of prompts that the steps compute",
+            unit="tokens",
+        ),
+        Column(
+            "generation_tokens",
+            "number of tokens of generating requests that the steps compute",
+            unit="tokens",
+        ),
+        Column("tokens", "number of all tokens that the steps compute", unit="tokens"),
         Column(
             "gpu_busy_ms",
             (
-                "sum over the steps of the busy time of the work launched on the "
-                "step's thread"
+                "busy time of the GPU events that were launched on the thread of "
+                "a step, summed over the steps"
             ),
         ),
-        Column("gpu_ms_per_step", "of an average step"),
-        Column("gpu_us_per_token", "GPU time divided by tokens"),
-        Column("idle_ms", "idle time of the devices before GPU events of the phase"),
+        Column("gpu_ms_per_step", "`gpu_busy_ms` divided by the number of steps"),
+        Column(
+            "gpu_us_per_token",
+            "`gpu_busy_ms` divided by the number of tokens, in µs; steps "
+            "without recorded GPU work count no tokens",
+        ),
+        Column(
+            "idle_ms",
+            "idle time of the devices directly before GPU events of the "
+            "phase, without what was not recorded",
+        ),
         Column(
             "busy_percent",
-            "busy time as a percentage of busy and idle time, as far as recorded",
+            "busy time as a share of busy and idle time",
         ),
-        Column("tokens_per_s", "per busy and idle time, as far as recorded"),
+        Column("tokens_per_s", "number of tokens divided by busy and idle time"),
         Column(
             "tokens_per_s_without_idle",
-            "per busy time: what the GPU could reach if it never idled",
+            "number of tokens divided by busy time: what the GPU could reach "
+            "if it never idled",
         ),
-        Column("modeled_ms", "GPU time of operations with a roofline time"),
-        Column("roofline_time_ms", "roofline time of those operations"),
-        Column("modeled_percent", "that GPU time as a share of the busy time"),
+        Column("modeled_ms", "GPU time of the operations whose roofline time is known"),
+        Column(
+            "roofline_time_ms",
+            "least time that the hardware limits allow for these operations",
+        ),
+        Column("modeled_percent", "`modeled_ms` as a share of the busy time"),
         Column(
             "% of roofline",
-            "roofline time as a percentage of that GPU time; empty if it is less than "
-            "half of the busy time",
+            "`roofline_time_ms` as a share of `modeled_ms`; empty if "
+            "`modeled_ms` is less than half of the busy time",
             unit="%",
         ),
-        Column("idle_synchronization_ms", "idle time by cause, as in `gap_summary`"),
-        Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
-        Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
-        Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
-        Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
+        Column(
+            "idle_synchronization_ms",
+            "idle time due to the cause `synchronization`, as in `gap_summary`",
+        ),
+        Column(
+            "idle_host_ms", "idle time due to the cause `host`, as in `gap_summary`"
+        ),
+        Column(
+            "idle_dependency_ms",
+            "idle time due to the cause `dependency`, as in `gap_summary`",
+        ),
+        Column(
+            "idle_launch_overhead_ms",
+            "idle time due to the cause `launch overhead`, as in `gap_summary`",
+        ),
+        Column(
+            "idle_unknown_ms",
+            "idle time due to the cause `unknown`, as in `gap_summary`",
+        ),
         Column(
             "scheduler_percent",
-            "share of the time from step to step that the CPU spent there, if "
-            "annotations or frames name it",
+            "share of the time from step to step that the CPU spent in the "
+            "scheduler, if annotations or frames name it",
         ),
         Column(
             "sampler_percent",
-            "share of the time from step to step that the CPU spent there, if "
-            "annotations or frames name it",
+            "share of the time from step to step that the CPU spent in the "
+            "sampler, if annotations or frames name it",
         ),
         Column(
-            "attention_percent", "share of the sum of durations, when categories are on"
+            "attention_percent",
+            "share of attention kernels in the total duration of the GPU "
+            "events of the phase, when categories are on",
         ),
-        Column("gemm_percent", "share of the sum of durations, when categories are on"),
-        Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
+        Column(
+            "gemm_percent",
+            "share of GEMM kernels in the total duration of the GPU events of "
+            "the phase, when categories are on",
+        ),
+        Column(
+            "CATEGORY_time_ms",
+            "total duration of the GPU events of the kernel category, when "
+            "categories are on",
+        ),
     ],
     build=_phases,
     options=["device_peaks"],
@@ -379,9 +518,20 @@ ROOFLINE_PEAKS = Table(
     name="roofline_peaks",
     description="Peak rates of the GPU for the data types in use",
     columns=[
-        Column("what", "engine and data type, or `memory`"),
-        Column("peak", "operations or bytes per second", unit="10¹²/s"),
-        Column("device_model", "the GPU; only if GPUs of several models did the work"),
+        Column(
+            "what",
+            "what the peak is of: engine and data type, such as `matrix "
+            "bf16`, or `memory`",
+        ),
+        Column(
+            "peak",
+            "peak rate: operations per second, or bytes per second for `memory`",
+            unit="10¹²/s",
+        ),
+        Column(
+            "device_model",
+            "model of the GPU; present only if GPUs of several models did the work",
+        ),
     ],
     build=_peaks,
     options=["device_peaks"],
@@ -391,21 +541,26 @@ ROOFLINE_PEAKS = Table(
 )
 FAMILIES = Table(
     name="families",
-    description="Families of operations compared with the hardware limits",
+    description="Families of operations, compared with the hardware limits",
     columns=[
-        Column("family", "family of the performance model; `(no model)` without one"),
-        Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
-        Column("gpu_time_percent", "of the GPU time of all operations"),
-        Column("tflops_per_s", "of all calls, by GPU time"),
-        Column("tb_per_s", "of all calls, by GPU time"),
-        Column("modeled_percent", "share of the GPU time that has a performance model"),
+        Column(
+            "family",
+            "family of the performance model; `(no model)` for operations without one",
+        ),
+        _GPU_TIME,
+        Column("gpu_time_percent", "share of the GPU time of all operations"),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
+        Column("modeled_percent", "share of the GPU time whose roofline time is known"),
         Column(
             "% of roofline",
-            "roofline time as a percentage of the GPU time that has one; empty if "
-            "that is less than half",
+            "roofline time as a share of the GPU time for which it is known; "
+            "empty if that is less than half",
             unit="%",
         ),
-        Column("time_lost_ms", "GPU time beyond the roofline time"),
+        Column(
+            "time_lost_ms", "GPU time beyond the roofline time, where that is known"
+        ),
     ],
     build=_table_of_roofline(summary.family_summary),
     options=["device_peaks"],
@@ -418,18 +573,24 @@ MFU_BY_ITERATION = Table(
     description="Model FLOPs utilization of each complete iteration, or of the whole trace if "
     "there is none",
     columns=[
-        Column("iteration", "its name"),
+        Column("iteration", "name of the iteration, or `the whole trace`"),
         Column("wall_time_ms", "duration of the iteration"),
-        Column("tflop", "of matrix products, convolutions and attention", unit="TFLOP"),
-        Column("tflops_per_s", "of those, divided by the wall time"),
+        Column(
+            "tflop",
+            "10¹² floating-point operations of matrix products, convolutions "
+            "and attention; empty if `modeled_percent` is below 50",
+            unit="TFLOP",
+        ),
+        Column("tflops_per_s", "`tflop` divided by the wall time, per device"),
         Column(
             "mfu_percent",
-            "the time they would take at the peak of their type, divided by the wall "
-            "time; empty if less than half of the GPU time has a performance model",
+            "time that these operations would take at the peak of their data "
+            "types, as a share of the wall time of all devices; empty if "
+            "`modeled_percent` is below 50",
         ),
         Column(
             "modeled_percent",
-            "share of the GPU time of operations that has a performance model",
+            "share of the GPU time of the operations that has a performance model",
         ),
     ],
     build=_utilisation,

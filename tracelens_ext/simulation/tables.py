@@ -82,16 +82,23 @@ _CHART = Chart(
 )
 WHAT_IF = Table(
     name="what_if",
-    description="Simulated wall time if something took longer or shorter",
+    description="Simulated wall time if something took more or less time",
     columns=[
-        Column("change", "what changes, as written with `--change`"),
+        Column("change", "what changes, in the form that `--change` takes"),
         Column(
             "factor",
-            "duration factor; empty if there are several, which `change` lists",
+            "factor of the durations; empty if there are several, which `change` lists",
         ),
-        Column("wall_ms", "simulated wall time"),
-        Column("saved_ms", "of the wall time of the unchanged simulation"),
-        Column("saved_percent", "likewise"),
+        Column("wall_ms", "simulated wall time with the change"),
+        Column(
+            "saved_ms",
+            "what the change saves of the wall time of the unchanged "
+            "simulation; negative if it takes longer",
+        ),
+        Column(
+            "saved_percent",
+            "`saved_ms` as a share of the wall time of the unchanged simulation",
+        ),
     ],
     build=_what_if,
     enabled_by="what_if",
@@ -99,18 +106,21 @@ WHAT_IF = Table(
 )
 CRITICAL_PATH_SUMMARY = Table(
     name="critical_path_summary",
-    description="Critical path by kind and category",
+    description="The critical path by kind and category",
     columns=[
         Column(
             "kind",
-            "`host`, `launch` (launching calls, and the latency after them), "
-            "`kernel`, `copy`, `communication`, `other rank`, `gap` or `sync`",
+            "what the time is spent on: `host`, `launch` (launching calls, "
+            "and the latency after them), `kernel`, `copy`, `communication`, "
+            "`other rank`, `gap` or `sync`",
         ),
-        Column("category", "category of the GPU work"),
+        Column("category", "category of the GPU work; empty for other kinds"),
         Column("on_path_ms", "time on the critical path"),
-        Column("on_path_percent", "of the whole critical path"),
+        Column("on_path_percent", "share of the whole critical path"),
         Column(
-            "total_ms", "all GPU work of the kind and category; empty for other kinds"
+            "total_ms",
+            "time of all GPU work of the kind and category, on the critical "
+            "path or not; empty for other kinds",
         ),
     ],
     build=_critical_path_summary,
@@ -120,27 +130,32 @@ CRITICAL_PATH_SUMMARY = Table(
 )
 CRITICAL_PATH = Table(
     name="critical_path",
-    description="Critical path, segment by segment",
+    description="The critical path, segment by segment",
     columns=[
-        Column("start_us", "from the start of the window"),
+        Column(
+            "start_us", "start of the segment, since the start of the simulated window"
+        ),
         Column(
             "duration_us",
-            "segments are contiguous: they add up to the simulated wall time",
+            "duration of the segment; segments are contiguous and add up to "
+            "the simulated wall time",
         ),
-        Column("kind", "as in `critical_path_summary`"),
-        Column("category", "as in `critical_path_summary`"),
-        Column("name", "name of the kernel, the copy, or the call"),
-        Column("operation", "operation that launched it, or that the CPU was in"),
-        Column("stream", "-1 for the CPU"),
+        Column("kind", "kind of the segment, as in `critical_path_summary`"),
+        Column("category", "category of the GPU work; empty for other segments"),
+        Column("name", "name of the GPU event, or of the call that the CPU was in"),
+        Column(
+            "operation", "operation that launched the GPU work, or that the CPU was in"
+        ),
+        Column("stream", "number of the stream; -1 for the CPU"),
         Column(
             "edge",
-            "what determined its start: `stream`, `wait`, `launch`, `sync` or `not in "
-            "the file`",
+            "what determined the start of the segment: `stream`, `wait`, "
+            "`launch`, `sync` or `not in the file`",
         ),
         Column(
             "known",
-            "whether this dependency was recorded, and how long the segment lasts by "
-            "itself",
+            "whether the recording shows this dependency and, for "
+            "communication, how long it waited for other ranks",
             unit="yes/no",
         ),
     ],

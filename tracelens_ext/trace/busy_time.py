@@ -26,7 +26,7 @@ class BusyTime:
     def __init__(self, start: Int64Array, end: Int64Array) -> None:
         self._by_start = np.argsort(start, kind="stable")
         self._start = start[self._by_start]
-        # `by_owner` adds the number of the group to what it takes maxima of. The ranks of ends are
+        # `by_owner` adds the number of the owner to what it takes maxima of. The ranks of ends are
         # small, so the sum fits in 64 bits; the ends themselves would not leave room.
         self._ends, self._end_rank = np.unique(end[self._by_start], return_inverse=True)
 
@@ -42,13 +42,13 @@ class BusyTime:
         busy_ns = np.zeros(owner_count, dtype=np.int64)
         if not len(intervals):
             return busy_ns
-        by_group = stable_order(owner_by_start[intervals])
-        intervals = intervals[by_group]
-        group = owner_by_start[intervals]
-        is_first = begins_run(group)
+        order = stable_order(owner_by_start[intervals])
+        intervals = intervals[order]
+        owner_of_interval = owner_by_start[intervals]
+        is_first = begins_run(owner_of_interval)
 
-        # The latest end so far within each group, by one running maximum over all groups: each
-        # group's ranks are raised above all ranks of the group before, and lowered again.
+        # The latest end so far among an owner's intervals, by one running maximum over all owners:
+        # each owner's ranks are raised above all ranks of the owner before, and lowered again.
         rank = self._end_rank[intervals]
         rank_offset = np.cumsum(is_first) * len(self._ends)
         highest_rank = np.maximum.accumulate(rank + rank_offset) - rank_offset
@@ -60,9 +60,10 @@ class BusyTime:
         covered_until[1:] = np.maximum(latest_end[:-1], start[1:])
         covered_until = np.where(is_first, start, covered_until)
         added_ns = np.maximum(self._ends[rank] - covered_until, 0)
-        first = np.flatnonzero(is_first)
-        # reduceat sums from the first interval of each group to the last one of the group.
-        busy_ns[group[first]] = np.add.reduceat(added_ns, first)
+        first_intervals = np.flatnonzero(is_first)
+        # reduceat sums from the first interval of each owner to the last one of the owner.
+        owners = owner_of_interval[first_intervals]
+        busy_ns[owners] = np.add.reduceat(added_ns, first_intervals)
         return busy_ns
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
@@ -91,22 +92,57 @@ class BusyTime:
         depth = depths(parent)
         overlaps = ~_runs_alone(start, end)
         if overlaps.any():
-            size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
-            place = preorder(parent, size, np.argsort(parent, kind="stable"))
-            pairs = _find_neighbors(
-                place=place[node_of_interval[overlaps]],
+            twice = _time_counted_twice(
+                parent=parent,
+                depth=depth,
+                node_of_interval=node_of_interval[overlaps],
                 start=start[overlaps],
                 end=end[overlaps],
             )
-            node_at_place = inverse_permutation(place)
-            one = node_at_place[pairs.one]
-            other = node_at_place[pairs.other]
-            common = lowest_common(parent=parent, depth=depth, one=one, other=other)
-            is_counted_twice = common != ROOT
-            np.subtract.at(
-                busy_ns, common[is_counted_twice], pairs.shared_ns[is_counted_twice]
-            )
+            np.subtract.at(busy_ns, twice.node, twice.time_ns)
         return summed_up(parent, depth, busy_ns)
+
+
+class _TimeCountedTwice(NamedTuple):
+    """Time that sums over subtrees would count twice; a node may occur several times."""
+
+    node: Int64Array  #: the lowest node that has both of two overlapping intervals below it
+    time_ns: Int64Array  #: to be subtracted there
+
+
+def _time_counted_twice(
+    parent: Int32Array,
+    depth: Int32Array,
+    node_of_interval: IntArray,
+    start: Int64Array,
+    end: Int64Array,
+) -> _TimeCountedTwice:
+    """Return the time that a sum of intervals over each subtree of a forest would count twice.
+
+    Args:
+        parent: the parent of each node, (m,).
+        depth: the depth of each node, (m,).
+        node_of_interval: the node that each interval belongs to, (k,).
+        start: ns, (k,).
+        end: ns, later than the start, (k,).
+    """
+    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
+    position_of_node = preorder(parent, size, np.argsort(parent, kind="stable"))
+    pairs = _find_neighbors(
+        position=position_of_node[node_of_interval], start=start, end=end
+    )
+    node_at_position = inverse_permutation(position_of_node)
+    common = lowest_common(
+        parent=parent,
+        depth=depth,
+        one=node_at_position[pairs.earlier],
+        other=node_at_position[pairs.later],
+    )
+    # Nodes of two trees have no node in common, so nothing counts their overlap twice.
+    has_common = common != ROOT
+    return _TimeCountedTwice(
+        node=common[has_common], time_ns=pairs.shared_ns[has_common]
+    )
 
 
 def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
@@ -121,55 +157,59 @@ def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
 
 
 class _NeighborPairs(NamedTuple):
-    """Pairs of places that are neighbors among the places with an interval that runs."""
+    """Pairs of positions that are neighbors among the positions with a running interval."""
 
-    one: Int64Array  #: the place of each pair that comes first
-    other: Int64Array  #: the place behind it
+    earlier: Int64Array  #: the position of each pair that comes first in preorder
+    later: Int64Array  #: the next position with a running interval
     shared_ns: Int64Array  #: how long the two are neighbors
 
 
 def _find_neighbors(
-    place: Int64Array, start: Int64Array, end: Int64Array
+    position: Int64Array, start: Int64Array, end: Int64Array
 ) -> _NeighborPairs:
-    """Find which places are neighbors among the places with an interval that runs, and how long.
+    """Find which positions are neighbors among those with a running interval, and how long.
 
     A moment at which intervals run at several nodes is counted at each of these nodes. Subtracting
     it once for each pair of neighbors in preorder, at the node where the paths of the two meet,
     leaves it counted once in every node that has any of them below it.
 
-    This is a sweep over all starts and ends in order of time. It keeps the places that run now, and
-    for each the time since when it has had the place behind it as its neighbor.
+    This is a sweep over all starts and ends in order of time. It keeps the positions with a running
+    interval, and for each of them since when it has had its next neighbor.
 
     Args:
-        place: the place in preorder of each interval's node, (k,).
+        position: the position in preorder of each interval's node, (k,).
         start: ns, (k,).
         end: ns, later than the start, (k,).
     """
     time = np.concatenate((end, start))
     order = np.argsort(time, kind="stable")  # of equal times, ends come first
     is_start = (order >= len(end)).tolist()
-    places = np.tile(place, 2)[order].tolist()
+    positions = np.tile(position, 2)[order].tolist()
+    times = time[order].tolist()
 
-    running: list[int] = []  # the places that run now, ascending
-    since: list[int] = []  # since when each has had its neighbor behind it
-    shared: dict[tuple[int, int], int] = defaultdict(int)
-    for now, starts, changed in zip(
-        time[order].tolist(), is_start, places, strict=True
-    ):
+    running: list[int] = []  # the positions with a running interval, ascending
+    neighbor_since: list[int] = []  # since when each has had its next neighbor
+    shared_ns: dict[tuple[int, int], int] = defaultdict(int)
+    for now, begins, changed in zip(times, is_start, positions, strict=True):
         index = bisect_left(running, changed)
-        # The place before the changed one gets another neighbor: its time with the old one ends.
+        # The position before the changed one gets another neighbor: its time with the old one ends.
         if index and index < len(running):
-            shared[running[index - 1], running[index]] += now - since[index - 1]
+            old_pair = (running[index - 1], running[index])
+            shared_ns[old_pair] += now - neighbor_since[index - 1]
         if index:
-            since[index - 1] = now
-        if starts:
+            neighbor_since[index - 1] = now
+        if begins:
             running.insert(index, changed)
-            since.insert(index, now)
+            neighbor_since.insert(index, now)
             continue
         if index + 1 < len(running):
-            shared[changed, running[index + 1]] += now - since[index]
+            old_pair = (changed, running[index + 1])
+            shared_ns[old_pair] += now - neighbor_since[index]
         del running[index]
-        del since[index]
-    pairs = np.array(list(shared), dtype=np.int64).reshape(-1, 2)
-    shared_ns = np.array(list(shared.values()), dtype=np.int64)
-    return _NeighborPairs(one=pairs[:, 0], other=pairs[:, 1], shared_ns=shared_ns)
+        del neighbor_since[index]
+    pairs = np.array(list(shared_ns), dtype=np.int64).reshape(-1, 2)
+    return _NeighborPairs(
+        earlier=pairs[:, 0],
+        later=pairs[:, 1],
+        shared_ns=np.array(list(shared_ns.values()), dtype=np.int64),
+    )

@@ -179,22 +179,31 @@ RECORDING = Table(
     columns=[
         Column(
             "kind",
-            "`wall`; the parts of it that are `not_recorded` and `warm_up`, and the part "
-            "that can be `analyzed`, as means over the devices; `launches` of kernels, "
-            "graphs and copies, and how many of them have no GPU work; then each "
-            "interval: `dropped_events`, `pre_recording` work and `warm_up`, longest "
-            "first; without GPU work, `api_calls` by time; and what is `missing`",
+            "what the row shows: the `wall` time; its parts that are "
+            "`not_recorded`, `warm_up` and `analyzed`, as means over the "
+            "devices; the `launches` of kernels, graphs and copies, and the "
+            "`unmatched_launches` without GPU work; each interval that cannot "
+            "be analyzed (`dropped_events`, `pre_recording` or `warm_up`), "
+            "longest first; without GPU work, the longest `api_calls`; and "
+            "what is `missing`",
         ),
-        Column("device", "the number of the device"),
-        Column("start_ms", "since the start of the wall time"),
-        Column("end_ms", "since the start of the wall time"),
-        Column("duration_ms", "idle time of the device during the interval"),
+        Column("device", "number of the device"),
+        Column("start_ms", "start of the interval, since the start of the wall time"),
+        Column("end_ms", "end of the interval, since the start of the wall time"),
+        Column(
+            "duration_ms",
+            "the time that the row shows; of an interval, the part that "
+            "cannot be analyzed: idle time, and work that is set aside",
+        ),
         Column("% of wall time", "`duration_ms` as a share of the wall time"),
-        Column("count", "number of launches or calls in the row", unit="launches"),
-        Column("what", "what happened, or what is missing"),
+        Column("count", "number of launches or calls", unit="launches"),
+        Column(
+            "what",
+            "what happened in the interval, or what is missing and what it would add",
+        ),
         Column(
             "place",
-            "the operation, annotation or frame in which the interval begins",
+            "operation, annotation or Python frame in which the interval begins",
         ),
         Column("how", "how to record the missing data"),
     ],

@@ -186,16 +186,20 @@ CPU_TIMELINE = Table(
     name="cpu_timeline",
     description="CPU time by activity",
     columns=[
-        Column("activity", "CPU activity; activities do not overlap"),
+        Column(
+            "activity",
+            "name of the activity; activities do not overlap, and add up to "
+            "the `wall_time`",
+        ),
         Column("description", "the activity in words"),
         Column(
             "time_ms",
             (
-                "time of the activity: the union over all threads of a process, "
-                "summed over processes"
+                "time during which any thread of a process did this, summed over "
+                "the processes"
             ),
         ),
-        Column("% of wall time", "the activity's share", unit="%"),
+        Column("% of wall time", "share of the `wall_time`", unit="%"),
     ],
     build=of_gpu_events(cpu_timeline),
     requires=[NO_GPU_EVENTS],
@@ -216,28 +220,44 @@ CPU_TIMELINE = Table(
 )
 CPU_ITERATIONS = Table(
     name="cpu_iterations",
-    description="CPU time of each iteration, and which are unusual",
+    description="CPU time of each iteration, and the outliers",
     columns=[
-        Column("iteration", "name of the annotation"),
-        Column("process", "if there are several"),
-        Column("start_ms", "since the first event of the trace"),
+        Column("iteration", "name of the iteration, which is that of its annotation"),
         Column(
-            "wall_time_ms", "duration of the annotation: the sum of the six activities"
+            "process",
+            "process of the iteration; present only if several processes have any",
         ),
-        Column("data_loading_ms", "waiting for the next batch"),
-        Column("optimizer_ms", "optimizer steps and setting gradients to zero"),
-        Column("backward_ms", "backward pass"),
         Column(
-            "other_operations_ms", "all other CPU operations, such as the forward pass"
+            "start_ms", "start of the iteration, since the first event of the trace"
         ),
-        Column("python_ms", "Python frames without an operation"),
-        Column("not_recorded_ms", "no event in the trace"),
-        Column("cpu_ops", "operations that started in it", unit="operations"),
+        Column(
+            "wall_time_ms",
+            "duration of the annotation: the sum of the next six columns",
+        ),
+        Column("data_loading_ms", "time waiting for the next batch"),
+        Column(
+            "optimizer_ms", "time in optimizer steps and in setting gradients to zero"
+        ),
+        Column("backward_ms", "time in the backward pass"),
+        Column(
+            "other_operations_ms",
+            "time in all other CPU operations, such as those of the forward pass",
+        ),
+        Column("python_ms", "time in Python frames outside of operations"),
+        Column("not_recorded_ms", "time without any event in the trace"),
+        Column(
+            "cpu_ops",
+            "number of operations that started in the iteration",
+            unit="operations",
+        ),
         Column(
             "whole",
-            "the iteration ended before the recording did, and ran an operation",
+            "True if the iteration ended before the recording did, and ran an "
+            "operation",
         ),
-        Column("odd", "columns in which the iteration is unusual"),
+        Column(
+            "odd", "columns in which the iteration is an outlier, separated by commas"
+        ),
     ],
     build=of_gpu_events(_cpu_iterations),
     options=["annotation"],
@@ -267,31 +287,44 @@ CPU_ITERATIONS = Table(
 )
 CPU_DATA_LOADING = Table(
     name="cpu_data_loading",
-    description="Waiting for batches, by data loader",
+    description="Time spent waiting for batches, by data loader",
     columns=[
         Column(
-            "data_loader", "the annotation that PyTorch puts around fetching a batch"
+            "data_loader",
+            "name of the annotation that PyTorch puts around fetching a batch",
         ),
-        Column("batches", "batches fetched", unit="batches"),
-        Column("total_time_ms", "total wait for batches"),
-        Column("avg_time_ms", "mean wait for a batch"),
-        Column("max_time_ms", "wait for the slowest batch"),
-        Column("% of wall time", "of the time from the first CPU event to the last"),
+        Column("batches", "number of batches fetched", unit="batches"),
+        Column("total_time_ms", "total time waiting for batches"),
+        Column("avg_time_ms", "mean time waiting for a batch"),
+        Column("max_time_ms", "longest time waiting for a batch"),
+        Column(
+            "% of wall time",
+            "share of the time from the first CPU event to the end of the last one",
+        ),
     ],
     build=of_gpu_events(cpu_data_loading),
     requires=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
 )
 CPU_PYTHON_FRAMES = Table(
     name="cpu_python_frames",
-    description="Time in Python frames",
+    description="CPU time by Python frame",
     columns=[
-        Column("python_frame", "file, line and function"),
+        Column("python_frame", "file, line and name of the function"),
         Column("count", "number of calls", unit="calls"),
-        Column("total_time_ms", "of all calls; a recursive call counts each time"),
         Column(
-            "self_time_ms", "without the frames that it called, but with its operations"
+            "total_time_ms",
+            "total duration of the calls; a call inside another of the same "
+            "frame counts twice",
         ),
-        Column("% of Python time", "of the sum of self times"),
+        Column(
+            "self_time_ms",
+            "time in the frame itself, including its operations, but not the "
+            "frames that it called",
+        ),
+        Column(
+            "% of Python time",
+            "`self_time_ms` as a share of the self times of all frames",
+        ),
     ],
     build=of_gpu_events(cpu_python_frames),
     requires=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],

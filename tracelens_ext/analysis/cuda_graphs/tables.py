@@ -435,33 +435,38 @@ def _capture_notes(
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
-    description="Graph launches by where they are launched",
+    description="Graph launches, by where they are launched",
     columns=[
-        Column("launch", "the runtime call"),
+        Column("launch", "name of the runtime call that launched the graphs"),
         Column(
             "path",
-            "the CPU ops around it, outermost first, separated by ` > `; annotations "
-            "such as `ProfilerStep#3` are not included",
+            "CPU ops around the launches, outermost first, separated by ` > "
+            "`; annotations such as `ProfilerStep#3` are not included",
         ),
-        Column("launches", "how many", unit="launches"),
+        Column("launches", "number of launches", unit="launches"),
         Column(
             "kernels_per_launch",
-            "0 if the trace does not contain their work",
+            "number of GPU events of each launch; 0 if the trace does not contain them",
             unit="GPU events",
         ),
-        Column("busy_time_ms", "sum of the busy times of the launches"),
-        Column("avg_busy_time_us", "busy time of a launch"),
-        Column("min_busy_time_us", "busy time of a launch"),
-        Column("max_busy_time_us", "busy time of a launch"),
+        Column("busy_time_ms", "total busy time of the launches"),
+        Column("avg_busy_time_us", "mean busy time of a launch"),
+        Column("min_busy_time_us", "shortest busy time of a launch"),
+        Column("max_busy_time_us", "longest busy time of a launch"),
         Column(
             "avg_span_time_us",
-            "from first start to last end of a launch; the excess over the busy time "
-            "is gaps within the graph",
+            "mean time from the first start to the last end of the GPU events "
+            "of a launch; what exceeds the busy time is gaps within the "
+            "graph",
         ),
-        Column("% of GPU busy time", "of the busy time of all GPU events"),
+        Column(
+            "% of GPU busy time",
+            "`busy_time_ms` as a share of the busy time of all GPU events",
+        ),
         Column(
             "CATEGORY_percent",
-            "share of the site's summed durations, when categories are on",
+            "share of the kernel category in the total duration of the GPU "
+            "events of the launches, when categories are on",
         ),
     ],
     build=of_gpu_events(_graph_launches),
@@ -495,16 +500,20 @@ CAPTURED = [
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
-    description="Graph launches by captured operation",
+    description="Work of the graph launches, by the operation that was captured",
     columns=[
-        Column("operation", "the innermost CPU op around the captured launch"),
+        Column("operation", "innermost CPU op around the captured launches"),
         Column(
             "calls",
-            "launches of the operation in a graph, summed over its replays",
+            "number of calls of the operation; each replay of a graph counts",
             unit="calls",
         ),
-        Column("kernels", "GPU events that replay those launches", unit="GPU events"),
-        Column("total_time_us", "sum of their durations"),
+        Column(
+            "kernels",
+            "number of GPU events that replay these launches",
+            unit="GPU events",
+        ),
+        Column("total_time_us", "total duration of these GPU events"),
     ],
     build=of_gpu_events(_graph_operations),
     screen=ScreenView("Operations inside of graph launches"),
@@ -512,13 +521,13 @@ GRAPH_OPERATIONS = Table(
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
-    description="Which captured graphs the graph launches replay, and how well they match",
+    description="Captured graphs that the graph launches replay, and how well they match",
     columns=[
-        Column("launch", "the runtime call"),
+        Column("launch", "name of the runtime call that launched the graph"),
         Column(
             "capture",
-            "file with the capture; empty if none matches, or if several different "
-            "ones do",
+            "file with the capture; empty if no capture matches, or if "
+            "several different ones do",
         ),
         Column(
             "graph",
@@ -527,31 +536,40 @@ GRAPH_CAPTURES = Table(
         ),
         Column(
             "batch_size",
-            "batch size that it was captured for; if not recorded, the first "
-            "dimension of the first inputs of most operations",
+            "batch size that the graph was captured for; if not recorded, the "
+            "first dimension of the first inputs of most of its operations",
             unit="batch",
         ),
-        Column("mode", "capture mode, such as `FULL` or `PIECEWISE`"),
-        Column("replays", "launches of that graph", unit="launches"),
-        Column("gpu_events", "theirs", unit="GPU events"),
-        Column("matched", "GPU events that match a captured launch", unit="GPU events"),
+        Column("mode", "mode of the capture, such as `FULL` or `PIECEWISE`"),
+        Column("replays", "number of launches of the graph", unit="launches"),
+        Column(
+            "gpu_events", "number of GPU events of these launches", unit="GPU events"
+        ),
+        Column(
+            "matched",
+            "number of GPU events that match a captured launch",
+            unit="GPU events",
+        ),
         Column(
             "inserted",
-            "GPU events that match none; they stay under the graph launch",
+            "number of GPU events that match no captured launch; they stay "
+            "below the graph launch",
             unit="GPU events",
         ),
         Column(
             "missing",
-            "captured launches that no GPU event matches",
+            "number of captured launches that no GPU event matches",
             unit="captured launches",
         ),
-        Column("gpu_time_ms", "sum of the durations of the GPU events"),
+        Column("gpu_time_ms", "total duration of the GPU events"),
         Column(
             "tokens_per_replay",
-            "mean number of tokens from the annotation of the step",
+            "mean number of tokens per launch, from the annotations of the steps",
             unit="tokens",
         ),
-        Column("padding_percent", "share of the batch size that those do not use"),
+        Column(
+            "padding_percent", "share of the batch size that these tokens do not use"
+        ),
     ],
     build=_graph_captures,
     requires=CAPTURED,

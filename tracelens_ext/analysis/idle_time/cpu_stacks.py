@@ -257,12 +257,26 @@ IDLE_CALL_TREE = Table(
     name="idle_call_tree",
     description="What the CPU did while the GPU waited for it",
     columns=[
-        Column("node", "its number"),
-        Column("parent", "the node above it; -1 at the top"),
-        Column("label", "annotation, Python frame, operation or API call"),
-        Column("kind", "`annotation`, `python`, `operation` or `call`"),
-        Column("idle_time_ns", "idle time of all devices in it and below", unit="ns"),
-        Column("self_time_ns", "of which it was the innermost event", unit="ns"),
+        Column("node", "number of the node, from 0"),
+        Column("parent", "number of the node above; -1 for a root"),
+        Column(
+            "label",
+            "name of the annotation, Python frame, operation or API call; "
+            "`(nothing recorded)` for time without any",
+        ),
+        Column(
+            "kind",
+            "kind of the node: `annotation`, `python`, `operation` or `call`; "
+            "empty if nothing was recorded",
+        ),
+        Column(
+            "idle_time_ns", "idle time of all devices at the node and below", unit="ns"
+        ),
+        Column(
+            "self_time_ns",
+            "part of the idle time during which the node was the innermost event",
+            unit="ns",
+        ),
     ],
     build=of_gpu_events(idle_call_tree),
     enabled_by="call_tree",

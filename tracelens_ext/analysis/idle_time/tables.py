@@ -329,42 +329,60 @@ def gap_histogram(
     return bins[has_bounds | (bins["count"] > 0)]
 
 
+_PROCESS = Column("process", "process of the GPU events, as recorded in the trace")
+_DEVICE = Column("device", "number of the device; -1 if not recorded")
+_GAP_COUNT = Column("count", "number of gaps", unit="gaps")
+_AVG_GAP_US = Column("avg_gap_us", "mean length of a gap")
+_MAX_GAP_US = Column("max_gap_us", "length of the longest gap")
+
 _GAP_COLUMNS = [
-    Column("process", "as recorded in the trace"),
-    Column("device", "-1 if not recorded; the stream is -1 for gaps of a whole device"),
-    Column("stream", "-1 if not recorded; the stream is -1 for gaps of a whole device"),
-    Column("start_us", "since the first event of the trace"),
-    Column("gap_us", "duration of the gap"),
+    _PROCESS,
+    _DEVICE,
+    Column(
+        "stream",
+        "number of the stream; -1 if not recorded, and for the gaps of a whole device",
+    ),
+    Column("start_us", "start of the gap, since the first event of the trace"),
+    Column("gap_us", "length of the gap"),
     Column(
         "overlapped_us",
-        "part of the gap during which other streams were busy; 0 for a whole device",
+        "part of the gap during which other streams of the device were "
+        "busy; 0 for the gaps of a whole device",
     ),
-    Column("cause", "the cause of most of the gap, as in `gap_summary`"),
+    Column("cause", "cause of most of the gap, as in `gap_summary`"),
     Column(
         "cpu_op",
-        "operation that launched the next GPU event, as in `kernels_by_category`",
+        "operation that launched the GPU event after the gap, as in "
+        "`cpu_op` of `kernels_by_category`",
     ),
-    Column("kernel_before", "GPU event before the gap, and after it"),
-    Column("kernel_after", "GPU event before the gap, and after it"),
+    Column("kernel_before", "name of the GPU event before the gap"),
+    Column("kernel_after", "name of the GPU event after the gap"),
     Column(
         "launch_delay_us",
-        "from the launch of the next GPU event to its start; empty if the launch is "
-        "not recorded",
+        "time from the start of the launch of the GPU event after the gap "
+        "to the start of that event; empty if the launch is not in the "
+        "trace",
     ),
 ]
 
 _CPU_ACTIVITY_COLUMNS = [
     Column(
         "host_op",
-        "the innermost operation or annotation of the launching thread for at "
-        "least half of the time until the launch",
+        "innermost operation or annotation that covers at least half of "
+        "the time from the start of the gap to the launch, on the "
+        "launching thread; empty if there is none",
     ),
     Column(
         "host_call",
-        "the same for the runtime call; for a synchronization, the call that "
-        "synchronized",
+        "innermost runtime call that covers at least half of that time; "
+        "for a synchronization, the call that synchronized; empty if "
+        "there is none",
     ),
-    Column("python_frame", "the same for the Python frame"),
+    Column(
+        "python_frame",
+        "innermost Python frame that covers at least half of that time; "
+        "empty if there is none",
+    ),
 ]
 
 GAP_SUMMARY = Table(
@@ -373,19 +391,23 @@ GAP_SUMMARY = Table(
     columns=[
         Column(
             "scope",
-            "`device`: times when all streams of a device were idle, which add up to "
-            "the `idle_time` of `gpu_timeline`; `stream`: each stream separately",
+            "`device` for the times when all streams of a device were idle, "
+            "which add up to the `idle_time` of `gpu_timeline`; `stream` for "
+            "the gaps of each stream",
         ),
         Column(
             "cause",
-            "`synchronization`, `host`, `dependency`, `launch overhead`, `unknown`, "
-            "`not_recorded` or `warm_up`; a gap may have several causes",
+            "cause of the idle time: `synchronization`, `host`, `dependency`, "
+            "`launch overhead`, `unknown`, `not_recorded` or `warm_up`; a "
+            "gap may have several causes",
         ),
-        Column("count", "gaps in which this cause occurs", unit="gaps"),
-        Column("idle_time_ms", "idle time due to this cause"),
-        Column("% of idle time", "of all idle time of that scope"),
-        Column("avg_gap_us", "time due to this cause, in a gap in which it occurs"),
-        Column("max_gap_us", "time due to this cause, in a gap in which it occurs"),
+        Column("count", "number of gaps in which the cause occurs", unit="gaps"),
+        Column("idle_time_ms", "total idle time due to the cause"),
+        Column("% of idle time", "share of all idle time of the scope"),
+        Column(
+            "avg_gap_us", "mean idle time due to the cause in a gap in which it occurs"
+        ),
+        Column("max_gap_us", "longest idle time due to the cause in a gap"),
         Column(
             "overlapped_time_ms",
             "part of `idle_time_ms` during which other streams of the device were busy",
@@ -397,29 +419,30 @@ GAP_SUMMARY = Table(
 )
 GAP_SHAPES = Table(
     name="gap_shapes",
-    description="Idle time of the devices by the shape of its gaps",
+    description="Idle time of the devices, by the shape of the gaps",
     columns=[
         Column(
             "shape",
-            "`short gaps`, `long gaps` (1 ms or longer), `recurring pauses` (long "
-            "gaps of similar length at regular intervals or between iterations), or "
-            "`end of the recording`",
+            "shape of the gaps: `short gaps`, `long gaps` (1 ms or longer), "
+            "`recurring pauses` (long gaps of similar length at regular "
+            "intervals or between iterations) or `end of the recording` (a "
+            "long gap with hardly any GPU work after it)",
         ),
-        Column("count", "how many", unit="gaps"),
+        _GAP_COUNT,
         Column(
             "idle_time_ms",
             (
-                "of those gaps; the sum equals the idle time of the devices in "
-                "`gap_summary`"
+                "total length of the gaps; the sum over all shapes is the idle "
+                "time of the devices in `gap_summary`"
             ),
         ),
-        Column("% of idle time", "of all idle time"),
-        Column("avg_gap_us", "length of a gap"),
-        Column("max_gap_us", "length of a gap"),
+        Column("% of idle time", "share of the idle time of all gaps"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
         Column(
             "period_ms",
-            "typical time from one pause to the next, for the pauses with the most "
-            "idle time",
+            "median time from one pause to the next, for the group of "
+            "recurring pauses with the most idle time; empty for other shapes",
         ),
     ],
     build=of_gpu_events(gap_shapes),
@@ -431,21 +454,22 @@ IDLE_CPU_ACTIVITY = Table(
     columns=[
         Column(
             "host_op",
-            "the innermost operation or annotation that covers at least half of that "
-            "time; empty if there is none, `(unlinked)` if the launch of the next GPU "
-            "event is not in the trace",
+            "innermost operation or annotation that covers at least half of "
+            "the time from the start of the gap to the launch of the next GPU "
+            "event; empty if there is none, `(unlinked)` if that launch is "
+            "not in the trace",
         ),
         Column(
             "python_frame",
-            "the innermost Python frame that covers at least half of that time, "
+            "innermost Python frame that covers at least half of that time, "
             "without memory addresses; empty if there is none",
         ),
-        Column("main_cause", "cause of most of that time"),
-        Column("count", "how many", unit="gaps"),
-        Column("idle_time_ms", "idle time of those gaps"),
-        Column("% of idle time", "of all idle time"),
-        Column("avg_gap_us", "length of a gap"),
-        Column("max_gap_us", "length of a gap"),
+        Column("main_cause", "cause of most of the idle time, as in `gap_summary`"),
+        _GAP_COUNT,
+        Column("idle_time_ms", "total length of the gaps"),
+        Column("% of idle time", "share of the length of all gaps"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
     ],
     build=of_gpu_events(idle_cpu_activity),
     enabled_by="gaps",
@@ -455,23 +479,20 @@ GAP_STREAMS = Table(
     name="gap_streams",
     description="Gaps between GPU events by stream",
     columns=[
-        Column("process", "as recorded in the trace"),
-        Column(
-            "device",
-            "-1 if not recorded; the stream is -1 for gaps of a whole device",
-        ),
+        _PROCESS,
+        _DEVICE,
         Column(
             "stream",
-            "-1 if not recorded; the stream is -1 for gaps of a whole device",
+            "number of the stream; -1 if not recorded",
         ),
-        Column("events", "on the stream", unit="GPU events"),
-        Column("gap_count", "between them", unit="gaps"),
-        Column("idle_time_us", "between the first and the last event of the stream"),
-        Column("avg_gap_us", "length of a gap"),
-        Column("max_gap_us", "length of a gap"),
+        Column("events", "number of GPU events on the stream", unit="GPU events"),
+        Column("gap_count", "number of gaps between these events", unit="gaps"),
+        Column("idle_time_us", "total length of the gaps"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
         Column(
             "overlapped_us",
-            "part of the idle time during which another stream was busy",
+            "part of the idle time during which another stream of the device was busy",
         ),
         Column(
             "device_idle_us",
@@ -497,17 +518,17 @@ GAPS = Table(
 )
 GAP_HISTOGRAM = Table(
     name="gap_histogram",
-    description="Length of the gaps of all streams",
+    description="Histogram of the lengths of the gaps of all streams",
     columns=[
         Column(
             "from_us",
-            "bounds of the bin; empty for gaps outside of all bins",
+            "lower bound of the bin; empty for the gaps below all bins",
         ),
         Column(
             "to_us",
-            "bounds of the bin; empty for gaps outside of all bins",
+            "upper bound of the bin; empty for the gaps above all bins",
         ),
-        Column("count", "how many", unit="gaps"),
+        Column("count", "number of gaps in the bin", unit="gaps"),
     ],
     build=of_gpu_events(gap_histogram),
     enabled_by="tables",

@@ -60,53 +60,75 @@ _HAS_ITERATIONS = Condition(
     "the trace has iterations (for a page, two complete ones)", _has_enough_iterations
 )
 
+_PROCESS = Column(
+    "process", "process of the iteration; present only if several processes have any"
+)
+_DEVICE = Column("device", "number of the device; present only if there are several")
+
 ITERATIONS = Table(
     name="iterations",
-    description="Time of each iteration, and the outliers",
+    description="Times of each iteration, and the outliers",
     columns=[
-        Column("iteration", "name of the annotation"),
-        Column("process", "if there are several"),
-        Column("device", "if there are several"),
-        Column("start_ms", "since the first event of the trace"),
+        Column("iteration", "name of the iteration, which is that of its annotation"),
+        _PROCESS,
+        _DEVICE,
+        Column(
+            "start_ms", "start of the iteration, since the first event of the trace"
+        ),
         Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
             "busy_time_ms",
-            "part of the wall time during which the device ran anything",
+            "part of the wall time during which the device was busy, "
+            "whichever iteration launched the work",
         ),
         Column(
             "idle_time_ms", "part of the wall time during which the device was idle"
         ),
         Column(
             "launched_time_ms",
-            "GPU busy time of the work launched in the iteration, whenever it ran, and of "
-            "work started in it whose launch is not in the trace: the sum of the next three "
-            "columns",
+            "GPU busy time of the work that the iteration launched, whenever "
+            "it ran, and of work without a launch in the trace that started "
+            "in it: the sum of the next three columns",
         ),
         Column(
             "computation_time_ms",
-            "kernels other than communication and copies, and memsets",
+            "part of the launched time during which kernels other than "
+            "communication, or memsets, ran",
         ),
         Column(
             "exposed_comm_time_ms",
-            "communication (by the built-in rules) that is not hidden by computation",
+            "part of the launched time during which communication (by the "
+            "built-in rules) was not hidden by computation",
         ),
         Column(
             "exposed_memcpy_time_ms",
-            "copies hidden by neither computation nor communication",
+            "part of the launched time during which copies were hidden by "
+            "neither computation nor communication",
         ),
-        Column("kernels", "GPU events of the iteration", unit="kernels"),
+        Column(
+            "kernels",
+            "number of kernels of the iteration, without copies and memsets",
+            unit="kernels",
+        ),
         Column(
             "unmatched_launches",
-            "launches of kernels, graphs and copies whose GPU work was lost, or cut "
-            "off by the end of the recording",
+            "number of launches of kernels, graphs and copies whose GPU work "
+            "was lost, or was cut off by the end of the recording",
             unit="launches",
         ),
         Column(
             "whole",
-            "the iteration ended before the recording did, and launched GPU work",
+            "True if the iteration ended before the recording did, and "
+            "launched GPU work",
         ),
-        Column("odd", "columns in which the iteration is an outlier"),
-        Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
+        Column(
+            "odd", "columns in which the iteration is an outlier, separated by commas"
+        ),
+        Column(
+            "CATEGORY_time_ms",
+            "total duration of the GPU events of the kernel category, when "
+            "categories are on",
+        ),
     ],
     build=of_gpu_events(_iterations),
     options=["annotation"],
@@ -127,40 +149,40 @@ ITERATIONS = Table(
 )
 ITERATION_STATISTICS = Table(
     name="iteration_statistics",
-    description="Mean and spread over complete iterations",
+    description="Mean and spread of each measured quantity over the complete iterations",
     columns=[
-        Column("column", "measured quantity, with its unit"),
-        Column("device", "if there are several"),
+        Column("column", "measured quantity: a column of `iterations`"),
+        _DEVICE,
         Column("iterations", "number of complete iterations", unit="iterations"),
         Column(
             "mean",
-            "mean over complete iterations",
+            "mean over the complete iterations",
             unit="in the unit of the measured quantity",
         ),
         Column(
             "std",
-            "sample standard deviation, 0 for a single iteration",
+            "sample standard deviation; 0 for a single iteration",
             unit="in the unit of the measured quantity",
         ),
         Column(
             "median",
-            "median over complete iterations",
+            "median over the complete iterations",
             unit="in the unit of the measured quantity",
         ),
         Column(
             "mad",
-            "median absolute deviation",
+            "median absolute deviation from the median",
             unit="in the unit of the measured quantity",
         ),
-        Column(
-            "min", "the smallest value", unit="in the unit of the measured quantity"
-        ),
-        Column("max", "the largest value", unit="in the unit of the measured quantity"),
+        Column("min", "least value", unit="in the unit of the measured quantity"),
+        Column("max", "greatest value", unit="in the unit of the measured quantity"),
         Column(
             "odd",
             (
-                "iterations that differ from the median by more than three times "
-                "`mad` and by more than 5 %"
+                "number of outliers among five or more iterations: those that "
+                "differ from the median by more than three times `mad`, by more "
+                "than 5 % and, for times, by more than 1 % of the median wall "
+                "time"
             ),
             unit="iterations",
         ),

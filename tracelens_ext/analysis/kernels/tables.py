@@ -65,29 +65,62 @@ def _kernels_by_category(context: AnalysisContext) -> pd.DataFrame:
     return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(context.gpu_events))
 
 
+# Columns that several tables have. `count` to `max_time_us` describe the GPU events of a row.
+_KERNEL = Column("kernel", "short name of the kernel, unique within the table")
+_KERNEL_NAME = Column("kernel_name", "full name of the kernel, as recorded")
+_KERNEL_CATEGORY = Column("kernel_category", "category of the kernel")
+_KERNEL_CATEGORY_IF_ON = Column(
+    "kernel_category", "category of the kernel, when categories are on"
+)
+_KIND = Column("kind", "`kernel`, `memcpy` or `memset`")
+_CPU_OP = Column(
+    "cpu_op",
+    "the operation that launched the GPU events: `graph` for a graph launch whose "
+    "captured operations are unknown; else the innermost CPU op around the launch; "
+    "else the name of the launch; `(unlinked)` without a launch",
+)
+_PARENT_CPU_OP = Column(
+    "Parent cpu_op",
+    "the innermost CPU op around the launch; else the name of the launch; else empty. "
+    "Absent if the trace has no CPU ops",
+)
+_COUNT = Column("count", "number of GPU events", unit="GPU events")
+_TOTAL_TIME_MS = Column("total_time_ms", "total duration of the GPU events")
+_TOTAL_TIME_US = Column("total_time_us", "total duration of the GPU events")
+_AVG_TIME_US = Column("avg_time_us", "mean duration of a GPU event")
+_MIN_TIME_US = Column("min_time_us", "duration of the shortest GPU event")
+_MAX_TIME_US = Column("max_time_us", "duration of the longest GPU event")
+_PERCENT_OF_GPU_TIME = Column(
+    "% of GPU time", "share of the total duration of all GPU events"
+)
+_PERCENT_OF_DURATION = Column(
+    "% of duration", "share of the total duration of all selected GPU events"
+)
+
 KERNELS = Table(
     name="kernels",
     description="GPU time by kernel",
     columns=[
-        Column("kernel", "a short name that is unique within the sheet"),
-        Column("total_time_ms", "summed duration"),
-        Column("% of GPU time", "of the sum of all durations"),
+        _KERNEL,
+        _TOTAL_TIME_MS,
+        _PERCENT_OF_GPU_TIME,
         Column(
             "kernel_category",
-            "category of the kernel name; if there are several, the one with the most "
-            "time",
+            "category of the kernel; if it depends on the operation, that of "
+            "the operation with the most time",
         ),
         Column(
             "operations",
-            "operations that launched it, as `cpu_op` of `kernels_by_category`; the "
-            "three with the most time",
+            "the operations that launched the kernel, as in `cpu_op` of "
+            "`kernels_by_category`: up to three with the most time, and the "
+            "number of others",
         ),
-        Column("count", "how many", unit="GPU events"),
-        Column("avg_time_us", "duration of a GPU event"),
-        Column("min_time_us", "duration of a GPU event"),
-        Column("max_time_us", "duration of a GPU event"),
-        Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column("kernel_name", "full name, as recorded"),
+        _COUNT,
+        _AVG_TIME_US,
+        _MIN_TIME_US,
+        _MAX_TIME_US,
+        _KIND,
+        _KERNEL_NAME,
     ],
     build=_kernels,
     requires=[GPU_EVENTS, KERNELS_WANTED],
@@ -110,14 +143,15 @@ GPU_TIME_BY_CATEGORY = Table(
     columns=[
         Column(
             "kernel_category",
-            "of the kernel, by its name; `(not analyzed)` for benchmarks of autotuning and "
-            "events that cannot be right",
+            "category of the GPU events; `(not analyzed)` for what is set "
+            "aside: benchmarks of autotuning, and events whose recorded end "
+            "cannot be right",
         ),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_ms", "summed duration"),
-        Column("avg_time_us", "duration of a GPU event"),
-        Column("kernel_names", "distinct ones", unit="names"),
-        Column("% of GPU time", "of the sum of all durations"),
+        _COUNT,
+        _TOTAL_TIME_MS,
+        _AVG_TIME_US,
+        Column("kernel_names", "number of distinct kernel names", unit="names"),
+        _PERCENT_OF_GPU_TIME,
     ],
     build=of_gpu_events(kernels.gpu_time_by_category),
     requires=[GPU_EVENTS, CATEGORIES],
@@ -138,17 +172,16 @@ KERNEL_CATEGORIES = Table(
     name="kernel_categories",
     description="GPU time by operation and category",
     columns=[
+        _CPU_OP,
+        _KERNEL_CATEGORY,
+        _COUNT,
+        _TOTAL_TIME_MS,
         Column(
-            "cpu_op",
-            "`graph` if a graph launch started the event; else the innermost CPU op "
-            "around the launch; else the name of the launch; else `(unlinked)`",
+            "% of cpu_op time",
+            "share of the total duration of all GPU events of the operation",
         ),
-        Column("kernel_category", "category of the kernel name"),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_ms", "summed duration"),
-        Column("% of cpu_op time", "of the sum of the operation's durations"),
-        Column("% of GPU time", "of the sum of all durations"),
-        Column("kind", "`kernel`, `memcpy` or `memset`"),
+        _PERCENT_OF_GPU_TIME,
+        _KIND,
     ],
     build=of_gpu_events(kernels.kernel_category_summary),
     requires=[GPU_EVENTS, CATEGORIES],
@@ -168,32 +201,36 @@ KERNELS_BY_CATEGORY = Table(
     name="kernels_by_category",
     description="GPU time by operation, category and kernel",
     columns=[
-        Column("kernel", "a short name that is unique within the sheet"),
-        Column("kernel_category", "category of the kernel name"),
-        Column(
-            "cpu_op",
-            "`graph` if a graph launch started the event; else the innermost CPU op "
-            "around the launch; else the name of the launch; else `(unlinked)`",
-        ),
+        _KERNEL,
+        _KERNEL_CATEGORY,
+        _CPU_OP,
         Column(
             "op category",
-            "category of the innermost CPU op; `graph` or `runtime` without one",
+            "category of the innermost CPU op around the launch; `graph` or "
+            "`runtime` for a launch outside of all CPU ops; empty for an "
+            "unlinked event",
         ),
         Column(
             "is_recompute",
-            "whether the backward pass ran it again (activation checkpointing); "
-            "present only in that case",
+            "True if the backward pass ran the operation again (activation "
+            "checkpointing); present only if the trace has such operations",
         ),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_ms", "summed duration"),
-        Column("% of GPU time", "of the sum of all durations"),
-        Column("% of total time", "of `total_time` of `gpu_timeline`"),
-        Column("avg_time_us", "duration of a GPU event"),
-        Column("min_time_us", "duration of a GPU event"),
-        Column("max_time_us", "duration of a GPU event"),
-        Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column("streams", "device that it ran on"),
-        Column("kernel_name", "full name, as recorded"),
+        _COUNT,
+        _TOTAL_TIME_MS,
+        _PERCENT_OF_GPU_TIME,
+        Column(
+            "% of total time",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
+        ),
+        _AVG_TIME_US,
+        _MIN_TIME_US,
+        _MAX_TIME_US,
+        _KIND,
+        Column(
+            "streams", "the streams on which the GPU events ran, separated by commas"
+        ),
+        _KERNEL_NAME,
     ],
     build=_kernels_by_category,
     requires=[GPU_EVENTS, KERNELS_WANTED],
@@ -230,27 +267,30 @@ KERNEL_SUMMARY = Table(
     columns=[
         Column(
             "Parent op category",
-            "category of `Parent cpu_op`; `graph` or `runtime` without a CPU op",
+            "category of the innermost CPU op around the launch; `graph` or "
+            "`runtime` for a launch outside of all CPU ops; empty for an "
+            "unlinked kernel",
+        ),
+        _PARENT_CPU_OP,
+        Column(
+            "Kernel name",
+            "full name of the kernel, as recorded; copies and memsets are not included",
+        ),
+        _KERNEL_CATEGORY_IF_ON,
+        Column("Kernel stream", "the stream on which the kernels ran"),
+        Column("Kernel duration (µs)_sum", "total duration of the kernels"),
+        Column("Kernel duration (µs)_count", "number of kernels", unit="kernels"),
+        Column("Kernel duration (µs)_mean", "mean duration of a kernel"),
+        Column("Kernel duration (µs)_min", "duration of the shortest kernel"),
+        Column("Kernel duration (µs)_max", "duration of the longest kernel"),
+        Column(
+            "Percent of kernels time (%)", "share of the total duration of all kernels"
         ),
         Column(
-            "Parent cpu_op",
-            "the innermost CPU op around the launch; else the name of the launch; "
-            "else empty. Absent if the trace has no CPU ops",
+            "Percent of total time (%)",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
         ),
-        Column(
-            "Kernel name", "full name, as recorded; only kernels, no copies or memsets"
-        ),
-        Column(
-            "kernel_category", "category of the kernel name, when categories are on"
-        ),
-        Column("Kernel stream", "stream that it ran on"),
-        Column("Kernel duration (µs)_sum", "of all"),
-        Column("Kernel duration (µs)_count", "how many", unit="kernels"),
-        Column("Kernel duration (µs)_mean", "of one"),
-        Column("Kernel duration (µs)_min", "of one"),
-        Column("Kernel duration (µs)_max", "of one"),
-        Column("Percent of kernels time (%)", "of the sum of all kernel durations"),
-        Column("Percent of total time (%)", "of `total_time` of `gpu_timeline`"),
     ],
     build=of_gpu_events(kernels.reference_kernel_summary),
     enabled_by="kernel_summary",
@@ -293,15 +333,21 @@ def _short_kernels_summary(
 
 SHORT_KERNEL_HISTOGRAM = Table(
     name="short_kernel_histogram",
-    description="Durations of short kernels",
+    description="Histogram of the durations of short kernels",
     columns=[
         Column(
             "bin_start",
-            "bins of equal width, starting at the shortest kernel",
+            "lower bound of the bin; the bins have equal width and begin at "
+            "the shortest kernel",
             unit="µs",
         ),
-        Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
-        Column("count", "how many", unit="kernels"),
+        Column(
+            "bin_end",
+            "upper bound of the bin; that of the last bin is the longest "
+            "duration below `short_kernel_threshold_us`",
+            unit="µs",
+        ),
+        Column("count", "number of kernels in the bin", unit="kernels"),
     ],
     build=of_gpu_events(short_kernels.short_kernel_histogram),
     options=["short_kernel_threshold_us", "short_kernel_histogram_bins"],
@@ -311,26 +357,29 @@ SHORT_KERNELS_SUMMARY = Table(
     name="short_kernels_summary",
     description="Short kernels by operation, arguments and name",
     columns=[
-        Column(
-            "Parent cpu_op",
-            "the innermost CPU op around the launch; else the name of the launch; "
-            "else empty. Absent if the trace has no CPU ops",
-        ),
+        _PARENT_CPU_OP,
         Column(
             "kernel",
-            "a short name that is unique within the sheet; not with "
+            "short name of the kernel, unique within the table; absent with "
             "`tracelens_sheets=True`",
         ),
-        Column("Input dims", "of that operation, tuples as text"),
-        Column("Input strides", "of that operation, tuples as text"),
-        Column("Concrete Inputs", "of that operation, tuples as text"),
-        Column("Kernel name", "kernels shorter than `short_kernel_threshold_us`"),
-        Column("Short Kernel duration (µs) sum", "of all"),
-        Column("Short Kernel count", "how many", unit="kernels"),
-        Column("Short Kernel duration (µs) mean", "of one"),
+        Column("Input dims", "dimensions of the inputs of the CPU op, as tuples"),
+        Column("Input strides", "strides of the inputs of the CPU op, as tuples"),
+        Column(
+            "Concrete Inputs", "values of the scalar inputs of the CPU op, as a tuple"
+        ),
+        Column(
+            "Kernel name",
+            "full name of the kernel, as recorded; only kernels shorter than "
+            "`short_kernel_threshold_us` are included",
+        ),
+        Column("Short Kernel duration (µs) sum", "total duration of the kernels"),
+        Column("Short Kernel count", "number of kernels", unit="kernels"),
+        Column("Short Kernel duration (µs) mean", "mean duration of a kernel"),
         Column(
             "Short Kernel duration (µs) percent of total time",
-            "of `total_time` of `gpu_timeline`",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
         ),
     ],
     build=of_gpu_events(_short_kernels_summary),
@@ -343,32 +392,35 @@ UNLINKED_KERNELS = Table(
     name="unlinked_kernels",
     description="GPU events whose launch is not in the trace",
     columns=[
-        Column("kernel", "a short name that is unique within the sheet"),
-        Column(
-            "kernel_category", "category of the kernel name, when categories are on"
-        ),
-        Column("kind", "`kernel`, `memcpy` or `memset`"),
+        _KERNEL,
+        _KERNEL_CATEGORY_IF_ON,
+        _KIND,
         Column(
             "reason",
-            "`launch not in the trace` (for example because the profiler started "
-            "between launch and kernel) or `no correlation id`",
+            "why the events are unlinked: `launch not in the trace` (for "
+            "example, the profiler started between launch and kernel) or `no "
+            "correlation id`",
         ),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_ms", "summed duration"),
-        Column("avg_time_us", "duration of a GPU event"),
-        Column("min_time_us", "duration of a GPU event"),
-        Column("max_time_us", "duration of a GPU event"),
+        _COUNT,
+        _TOTAL_TIME_MS,
+        _AVG_TIME_US,
+        _MIN_TIME_US,
+        _MAX_TIME_US,
         Column(
             "% of unlinked time",
-            "of the sum of the durations of all unlinked GPU events",
+            "share of the total duration of all unlinked GPU events",
         ),
-        Column("% of GPU time", "of the sum of all durations"),
-        Column("first_start_ms", "since the first event of the trace"),
+        _PERCENT_OF_GPU_TIME,
+        Column(
+            "first_start_ms",
+            "start of the first event, since the first event of the trace",
+        ),
         Column(
             "last_end_ms",
-            "start of the last one; if all are early, the profiler started late",
+            "latest end of the events, since the first event of the trace; if "
+            "it is early in the trace, the profiler may have started late",
         ),
-        Column("kernel_name", "full name, as recorded"),
+        _KERNEL_NAME,
     ],
     build=of_gpu_events(unlinked_kernels),
     short_names="kernel_name",
@@ -380,46 +432,35 @@ KERNEL_STATISTICS = Table(
     name="kernel_statistics",
     description="How often and how long kernels ran, by simplified name",
     columns=[
-        Column("rank", "position in the sort order of the table; by default, by count"),
-        Column("kernel_name", "simplified"),
-        Column("count", "how many", unit="GPU events"),
         Column(
-            "avg_time_us",
-            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
-            "single event",
+            "rank",
+            "position in the sort order of the table, which is by count "
+            "unless chosen otherwise",
         ),
-        Column(
-            "total_time_us",
-            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
-            "single event",
-        ),
+        Column("kernel_name", "simplified name of the kernel"),
+        _COUNT,
+        _AVG_TIME_US,
+        _TOTAL_TIME_US,
         Column(
             "std_time_us",
-            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
-            "single event",
+            "sample standard deviation of the durations; 0 for a single event",
         ),
+        _MIN_TIME_US,
+        _MAX_TIME_US,
+        Column("% of GPU events", "share of the number of all selected GPU events"),
+        _PERCENT_OF_DURATION,
+        _KIND,
         Column(
-            "min_time_us",
-            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
-            "single event",
-        ),
-        Column(
-            "max_time_us",
-            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
-            "single event",
-        ),
-        Column("% of GPU events", "of all selected GPU events"),
-        Column("% of duration", "of the sum of all selected durations"),
-        Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column(
-            "kernel_category", "when categories are on; several are separated by commas"
+            "kernel_category",
+            "category of the kernel, when categories are on; several are "
+            "separated by commas",
         ),
         Column(
             "full_names",
-            "number of full names that share the simplified one",
+            "number of full names with this simplified name",
             unit="names",
         ),
-        Column("example_full_name", "the most frequent full name"),
+        Column("example_full_name", "the most frequent of these full names"),
     ],
     build=of_gpu_events(statistics.kernel_statistics),
     enabled_by="tables",
@@ -428,11 +469,14 @@ KERNEL_FULL_NAMES = Table(
     name="kernel_full_names",
     description="Full kernel names behind the simplified names of `kernel_statistics`",
     columns=[
-        Column("rank", "rank in `kernel_statistics`"),
-        Column("kernel_name", "simplified name in `kernel_statistics`"),
-        Column("full_name", "full name, most frequent first within each rank"),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_us", "summed duration"),
+        Column("rank", "rank of the simplified name in `kernel_statistics`"),
+        Column("kernel_name", "simplified name, as in `kernel_statistics`"),
+        Column(
+            "full_name",
+            "full name, as recorded; the most frequent name of each rank comes first",
+        ),
+        _COUNT,
+        _TOTAL_TIME_US,
     ],
     build=of_gpu_events(statistics.kernel_full_names),
     enabled_by="tables",
@@ -441,22 +485,24 @@ KERNEL_SOURCES = Table(
     name="kernel_sources",
     description="Kernels by source line and layer",
     columns=[
-        Column("kernel_name", "full name, as recorded"),
-        Column("cpu_op", "operation that launched it"),
+        _KERNEL_NAME,
+        _CPU_OP,
         Column(
             "source",
-            "the innermost Python function around the launch that does more than pass "
-            "the call on: file, first line, name; empty if none was recorded",
+            "file, first line and name of the Python function that caused the "
+            "launch: the innermost one that does more than pass the call on; "
+            "empty if none was recorded",
         ),
         Column(
             "layer",
-            "the surrounding `nn.Module`s, outermost first; for a backward operation, "
-            "those of its forward operation",
+            "the `nn.Module`s around the launch, outermost first; for a "
+            "backward operation, those around its forward operation; empty "
+            "outside of all modules",
         ),
-        Column("count", "how many", unit="GPU events"),
-        Column("total_time_us", "summed duration"),
-        Column("avg_time_us", "duration of a GPU event"),
-        Column("% of duration", "of the sum of all selected durations"),
+        _COUNT,
+        _TOTAL_TIME_US,
+        _AVG_TIME_US,
+        _PERCENT_OF_DURATION,
     ],
     build=of_gpu_events(kernel_sources),
     requires=[GPU_EVENTS, _PYTHON_FRAMES],

@@ -69,44 +69,74 @@ def _notes(
     return memory_notes(context.memory(options.annotation))
 
 
+_DEVICE = Column("device", "number of the device; -1 for the CPU")
 _PHASE = Column(
-    "phase", "`forward`, `backward` or `optimizer`; empty outside of all operations"
+    "phase",
+    "phase of training in which the memory was allocated: `forward`, "
+    "`backward` or `optimizer`; empty outside of all operations",
 )
 _OPERATION = Column(
-    "operation", "the innermost CPU op on the thread at that time, or `(no operation)`"
+    "operation",
+    "innermost CPU op that was running on the allocating thread; `(no "
+    "operation)` outside of all CPU ops",
 )
-_OUTER_OPERATION = Column("outer_operation", "the outermost CPU op around it")
+_OUTER_OPERATION = Column(
+    "outer_operation",
+    "outermost CPU op around the allocation; empty outside of all CPU ops",
+)
+_MODULE = Column(
+    "module",
+    "the `nn.Module`s around the allocation, as in `path` of `nn_modules`; in the "
+    "backward pass, those around the forward operation",
+)
+_PYTHON_FRAME = Column(
+    "python_frame",
+    "innermost Python frame outside of PyTorch around the allocation; in the backward "
+    "pass, that around the forward operation",
+)
 
 MEMORY_PEAKS = Table(
     name="memory_peaks",
     description="Peak memory of each device, and when it occurred",
     columns=[
-        Column("device", "number of the device; -1 is the CPU"),
-        Column("events", "number of memory events of the device", unit="memory events"),
-        Column("allocations", "number of allocations", unit="memory events"),
-        Column("frees", "number of frees", unit="memory events"),
-        Column("allocated_bytes", "sum of the allocations", unit="bytes"),
-        Column("freed_bytes", "sum of the frees", unit="bytes"),
+        _DEVICE,
+        Column("events", "number of memory events", unit="memory events"),
+        Column(
+            "allocations", "number of allocations, freed or not", unit="memory events"
+        ),
+        Column(
+            "frees",
+            "number of frees, including those of memory whose allocation was "
+            "not recorded",
+            unit="memory events",
+        ),
+        Column("allocated_bytes", "total size of all allocations", unit="bytes"),
+        Column("freed_bytes", "total size of all frees", unit="bytes"),
         Column(
             "peak_allocated_bytes",
-            "most memory allocated at any time, including what was there before the "
-            "recording",
+            "most memory allocated at any time, including memory from before "
+            "the recording; empty if the totals were not recorded",
             unit="bytes",
         ),
         Column(
-            "peak_at_ms", "first time of the peak, since the first event of the trace"
+            "peak_at_ms",
+            "first time at which the peak was reached, since the first event "
+            "of the trace",
         ),
         Column(
-            "peak_iteration", "iteration of the peak; empty outside of all iterations"
+            "peak_iteration",
+            "iteration in which the peak was reached; empty outside of all iterations",
         ),
         Column(
             "peak_reserved_bytes",
-            "most memory reserved by the caching allocator, 0 on the CPU",
+            "most memory reserved by the caching allocator at any time; 0 for "
+            "the CPU, empty if not recorded",
             unit="bytes",
         ),
         Column(
             "unused_at_peak_bytes",
-            "reserved but not allocated at the peak: fragmentation",
+            "memory reserved but not allocated at the peak of the allocated "
+            "memory; much of it suggests fragmentation",
             unit="bytes",
         ),
         Column(
@@ -114,26 +144,33 @@ MEMORY_PEAKS = Table(
             "most memory reserved but not allocated at any time",
             unit="bytes",
         ),
-        Column("end_total_bytes", "allocated after the last event", unit="bytes"),
         Column(
-            "alive_at_end", "allocated and not freed within the trace", unit="blocks"
+            "end_total_bytes",
+            "memory allocated after the last event; empty if the totals were "
+            "not recorded",
+            unit="bytes",
         ),
-        Column("alive_at_end_bytes", "their total size", unit="bytes"),
+        Column(
+            "alive_at_end",
+            "number of blocks that were allocated within the trace and not freed",
+            unit="blocks",
+        ),
+        Column("alive_at_end_bytes", "total size of these blocks", unit="bytes"),
         Column(
             "older_frees",
-            "frees of memory whose allocation was not recorded",
+            "number of frees of memory whose allocation was not recorded",
             unit="memory events",
         ),
         Column(
             "change_per_iteration_bytes",
-            "mean growth of the allocated memory from the end of one iteration to the "
-            "end of the next",
+            "mean change of the allocated memory from the end of one complete "
+            "iteration to the end of the next; empty for fewer than two",
             unit="bytes",
         ),
         Column(
             "breaks",
-            "number of times the recorded totals are inconsistent because the "
-            "profiler lost events",
+            "number of events at which the recorded totals are inconsistent, "
+            "because the profiler lost events",
             unit="memory events",
         ),
     ],
@@ -144,32 +181,31 @@ MEMORY_PEAKS = Table(
 )
 MEMORY_AT_PEAK = Table(
     name="memory_at_peak",
-    description="What used memory at the peak, and what allocated it",
+    description="What used memory at the peak, and what had allocated it",
     columns=[
-        Column("device", "number of the device; -1 is the CPU"),
+        _DEVICE,
         _PHASE,
-        _OPERATION,
+        Column(
+            "operation",
+            "innermost CPU op that was running on the allocating thread; `(no "
+            "operation)` outside of all CPU ops; `(before the recording)` or `(events "
+            "lost)` for memory whose allocation was not recorded",
+        ),
         _OUTER_OPERATION,
+        _MODULE,
+        _PYTHON_FRAME,
         Column(
-            "module",
-            "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward "
-            "pass, those of the forward operation",
+            "blocks",
+            "number of blocks; empty if their allocation was not recorded",
+            unit="blocks",
         ),
-        Column(
-            "python_frame",
-            (
-                "the innermost Python frame outside of PyTorch; in the backward pass, "
-                "that of the forward operation"
-            ),
-        ),
-        Column("blocks", "number of blocks", unit="blocks"),
         Column(
             "bytes",
-            "sum of the blocks; those of a device add up to its peak",
+            "total size of the blocks; the rows of a device add up to its peak",
             unit="bytes",
         ),
         Column("largest_bytes", "size of the largest block", unit="bytes"),
-        Column("% of peak", "of the device's peak", unit="%"),
+        Column("% of peak", "`bytes` as a share of the peak of the device", unit="%"),
     ],
     build=_of_memory(memory_at_peak),
     options=["annotation"],
@@ -187,36 +223,47 @@ MEMORY_AT_PEAK = Table(
 )
 MEMORY_BY_OPERATION = Table(
     name="memory_by_operation",
-    description="What each operation allocated, and for how long",
+    description="What each operation allocated, and how long it was in use",
     columns=[
-        Column("device", "number of the device; -1 is the CPU"),
+        _DEVICE,
         _PHASE,
         _OPERATION,
         _OUTER_OPERATION,
         Column("allocations", "number of allocations", unit="blocks"),
-        Column("allocated_bytes", "sum of the allocations", unit="bytes"),
+        Column("allocated_bytes", "total size of the allocations", unit="bytes"),
         Column("largest_bytes", "size of the largest allocation", unit="bytes"),
-        Column("frees", "allocations that were freed within the trace", unit="blocks"),
         Column(
-            "frees_within_operation",
-            "freed before the outermost operation ended (churn)",
+            "frees",
+            "number of these allocations that were freed within the trace",
             unit="blocks",
         ),
-        Column("mean_lifetime_us", "mean lifetime of the allocations that were freed"),
+        Column(
+            "frees_within_operation",
+            "number of these allocations that were freed before the outermost "
+            "operation ended",
+            unit="blocks",
+        ),
+        Column(
+            "mean_lifetime_us",
+            "mean time from allocation to free, of the allocations that were "
+            "freed; empty if none was",
+        ),
         Column(
             "alive_at_peak_bytes",
-            "sum of the allocations that were in use at the peak",
+            "total size of the allocations that were in use at the peak of the device",
             unit="bytes",
         ),
         Column(
             "kept",
-            "not freed by the end of the iteration after the one of the allocation",
+            "number of allocations that were still in use at the end of the "
+            "iteration after the one that made them",
             unit="blocks",
         ),
-        Column("kept_bytes", "their total size", unit="bytes"),
+        Column("kept_bytes", "total size of these allocations", unit="bytes"),
         Column(
             "kept_from_iterations",
-            "number of iterations that leave such memory; if all do, it is a leak",
+            "number of iterations that made such allocations; if all "
+            "iterations did, the memory is probably leaking",
             unit="iterations",
         ),
     ],
@@ -238,20 +285,29 @@ MEMORY_BY_OPERATION = Table(
 )
 MEMORY_LARGEST = Table(
     name="memory_largest",
-    description="Largest blocks of each device",
+    description="Largest blocks of memory of each device",
     columns=[
-        Column("device", "number of the device; -1 is the CPU"),
+        _DEVICE,
         Column("bytes", "size of the block", unit="bytes"),
-        Column("allocated_at_ms", "since the first event of the trace"),
-        Column("lifetime_us", "empty if it was not freed"),
         Column(
-            "iteration", "iteration of the allocation; empty outside of all iterations"
+            "allocated_at_ms",
+            "time of the allocation, since the first event of the trace",
+        ),
+        Column(
+            "lifetime_us",
+            "time from allocation to free; empty if the block was not freed "
+            "within the trace",
+        ),
+        Column(
+            "iteration",
+            "iteration in which the block was allocated; empty outside of all "
+            "iterations",
         ),
         _PHASE,
         _OPERATION,
         _OUTER_OPERATION,
-        Column("module", "as in `memory_at_peak`"),
-        Column("python_frame", "as in `memory_at_peak`"),
+        _MODULE,
+        _PYTHON_FRAME,
     ],
     build=_largest,
     requires=[_HAS_MEMORY],
@@ -270,14 +326,21 @@ MEMORY_LARGEST = Table(
 )
 MEMORY_OVER_TIME = Table(
     name="memory_over_time",
-    description="Allocated and reserved memory over time, at most a thousand points",
+    description="Allocated and reserved memory over time, at most a thousand "
+    "points per device",
     columns=[
-        Column("device", "number of the device; -1 is the CPU"),
-        Column("at_ms", "since the first event of the trace"),
-        Column("allocated_bytes", "maximum in the time bin", unit="bytes"),
+        _DEVICE,
+        Column(
+            "at_ms",
+            "time at which the allocated memory was highest in the time bin, "
+            "since the first event of the trace",
+        ),
+        Column(
+            "allocated_bytes", "most allocated memory in the time bin", unit="bytes"
+        ),
         Column(
             "reserved_bytes",
-            "maximum in the time bin; empty if not recorded",
+            "most reserved memory in the time bin; empty if not recorded",
             unit="bytes",
         ),
     ],
@@ -289,10 +352,12 @@ MEMORY_OVER_TIME = Table(
 )
 MEMORY_ITERATIONS = Table(
     name="memory_iterations",
-    description="Start of the first hundred iterations",
+    description="Starts of the first hundred iterations",
     columns=[
-        Column("iteration", "its name"),
-        Column("start_ms", "since the first event of the trace"),
+        Column("iteration", "name of the iteration"),
+        Column(
+            "start_ms", "start of the iteration, since the first event of the trace"
+        ),
     ],
     build=_of_memory(memory_iterations),
     options=["annotation"],

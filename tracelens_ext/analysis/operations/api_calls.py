@@ -50,12 +50,15 @@ def _is_wanted(context: AnalysisContext, options: ReportOptions) -> bool:
 
 API_CALLS = Table(
     name="api_calls",
-    description="Calls of the GPU's runtime and driver by time",
+    description="Calls of the GPU runtime and driver, by time",
     columns=[
-        Column("call", "the name of the call"),
+        Column("call", "name of the call"),
         Column("count", "number of calls", unit="calls"),
-        Column("total_time_ms", "summed duration, nested calls included"),
-        Column("% of call time", "of all summed durations of calls"),
+        Column(
+            "total_time_ms",
+            "total duration of the calls, including calls nested in them",
+        ),
+        Column("% of call time", "share of the total duration of all calls"),
         Column("avg_time_us", "mean duration of a call"),
         Column("max_time_us", "duration of the longest call"),
     ],

@@ -28,9 +28,30 @@ from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.report.tables.views import AnswerView
 
 #: Description of the columns of `ops_unique_args` with statistics.
-_OVER_OPERATIONS = (
-    "over the operations; `std` is the sample standard deviation, empty for a single "
-    "operation"
+_NAME = Column(
+    "name",
+    "name of the *launcher*: the nearest CPU op above the launch that is not named "
+    "`execute`; else of the launch",
+)
+_OP_CATEGORY = Column(
+    "op category",
+    "category of the operation: by its name, else by the work that it launched",
+)
+_COUNT = Column("Count", "number of operations", unit="operations")
+_DIRECT_TIME_MS = Column(
+    "total_direct_kernel_time_ms",
+    "direct time: busy time of the GPU events that an operation launched itself, "
+    "summed over the operations",
+)
+_SUBTREE_TIME_MS = Column(
+    "total_subtree_kernel_time_ms",
+    "subtree time: busy time of all GPU events below an operation, summed over the "
+    "operations",
+)
+_PERCENTAGE = Column("Percentage (%)", "share of the direct times of all operations")
+_CUMULATIVE_PERCENTAGE = Column(
+    "Cumulative Percentage (%)",
+    "share of the direct times of all operations, of this row and all rows above",
 )
 
 
@@ -169,23 +190,27 @@ def _unique_args(
 _direct_time_chart = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
 TREE = Table(
     name="tree",
-    description="The call tree with GPU time, one row per node, parents before children",
+    description="The call tree with GPU time: one row per node, parents before "
+    "their children",
     columns=[
-        Column("depth", "0 for a root", unit="levels"),
+        Column("depth", "number of nodes above the node; 0 for a root", unit="levels"),
         Column("name", "name of the event; siblings with the same name share a row"),
         Column(
             "kind",
-            "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty "
-            "for a thread and for `(unlinked)`",
+            "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy` "
+            "or `memset`; empty for a thread and for `(unlinked)`",
         ),
-        Column("count", "events in the row", unit="events"),
+        Column("count", "number of events that share the row", unit="events"),
         Column(
             "gpu_events",
             "number of GPU events at the node and below",
             unit="GPU events",
         ),
-        Column("busy_time_ms", "GPU busy time at the node and below"),
-        Column("% of GPU busy time", "of the busy time of the trace"),
+        Column("busy_time_ms", "busy time of the GPU events at the node and below"),
+        Column(
+            "% of GPU busy time",
+            "`busy_time_ms` as a share of the busy time of the whole trace",
+        ),
     ],
     build=of_gpu_events(call_tree_table),
     enabled_by="tables",
@@ -196,14 +221,11 @@ OPS_SUMMARY_BY_CATEGORY = Table(
     name="ops_summary_by_category",
     description="GPU time by operation category, without communication",
     columns=[
-        Column("op category", "purpose of the operation, by its name"),
-        Column("Count", "number of operations", unit="operations"),
-        Column(
-            "total_direct_kernel_time_ms",
-            "busy time of the GPU events that it launched itself",
-        ),
-        Column("Percentage (%)", "of the direct times of all operations"),
-        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        _OP_CATEGORY,
+        _COUNT,
+        _DIRECT_TIME_MS,
+        _PERCENTAGE,
+        _CUMULATIVE_PERCENTAGE,
     ],
     build=_summary_by_category,
     requires=[_CPU_OPS, GPU_EVENTS],
@@ -222,31 +244,27 @@ OPS_SUMMARY = Table(
     name="ops_summary",
     description="GPU time by operation, without communication",
     columns=[
-        Column(
-            "name",
-            "the *launcher*: the nearest CPU op above the launch that is not named "
-            "`execute`; else the launch",
-        ),
+        _NAME,
         Column(
             "total_direct_kernel_time_sum",
-            "the same as `…_ms`; with `tracelens_sheets=True`",
+            "the same time as `total_direct_kernel_time_ms`, in µs; only with "
+            "`tracelens_sheets=True`",
         ),
         Column(
             "total_subtree_kernel_time_sum",
-            "the same as `…_ms`; with `tracelens_sheets=True`",
+            "the same time as `total_subtree_kernel_time_ms`, in µs; only "
+            "with `tracelens_sheets=True`",
         ),
-        Column("Count", "number of operations", unit="operations"),
-        Column(
-            "total_direct_kernel_time_ms",
-            "busy time of the GPU events that it launched itself",
-        ),
-        Column("total_subtree_kernel_time_ms", "busy time of all GPU events below it"),
+        _COUNT,
+        _DIRECT_TIME_MS,
+        _SUBTREE_TIME_MS,
         Column(
             "Categories",
-            "the op categories; with `tracelens_sheets=True` a list as text",
+            "categories of the operations with this name, separated by "
+            "commas; with `tracelens_sheets=True`, a list as text",
         ),
-        Column("Percentage (%)", "of the direct times of all operations"),
-        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        _PERCENTAGE,
+        _CUMULATIVE_PERCENTAGE,
     ],
     build=_summary,
     requires=[_CPU_OPS, GPU_EVENTS],
@@ -287,92 +305,135 @@ OPS_UNIQUE_ARGS = Table(
     name="ops_unique_args",
     description="GPU time by operation and arguments, without communication",
     columns=[
-        Column(
-            "name",
-            "the *launcher*: the nearest CPU op above the launch that is not named "
-            "`execute`; else the launch",
-        ),
-        Column("op category", "purpose of the operation, by its name"),
-        Column("process_name", "as recorded, else `Unknown`"),
-        Column("process_label", "as recorded, else `Unknown`"),
-        Column("thread_name", "as recorded, else `Unknown`"),
+        _NAME,
+        _OP_CATEGORY,
+        Column("process_name", "name of the process; `Unknown` if not recorded"),
+        Column("process_label", "label of the process; `Unknown` if not recorded"),
+        Column("thread_name", "name of the thread; `Unknown` if not recorded"),
         Column(
             "Input Dims",
-            "tuples as text; empty if the trace was recorded without shapes",
+            "dimensions of the inputs, as tuples; empty if the trace was "
+            "recorded without shapes",
         ),
         Column(
             "Input type",
-            "tuples as text; empty if the trace was recorded without shapes",
+            "data types of the inputs, as a tuple; empty if the trace was "
+            "recorded without shapes",
         ),
         Column(
             "Input Strides",
-            "tuples as text; empty if the trace was recorded without shapes",
+            "strides of the inputs in elements, as tuples; empty if not recorded",
         ),
         Column(
             "Concrete Inputs",
-            "tuples as text; empty if the trace was recorded without shapes",
+            "values of the scalar inputs, as a tuple; empty if the trace was "
+            "recorded without shapes",
         ),
         Column(
             "is_recompute",
-            "whether the backward pass ran it again (activation checkpointing); "
-            "present only in that case",
+            "True if the backward pass ran the operation again (activation "
+            "checkpointing); present only if the trace has such operations",
         ),
         Column(
             "direct_kernel_count",
-            "with `group_by_num_kernels=True`: operations that launched different "
-            "numbers of GPU events are separate rows",
+            "number of GPU events that each operation launched itself; only "
+            "with `group_by_num_kernels=True`, which gives operations that "
+            "differ in it separate rows",
             unit="GPU events",
         ),
         Column("operation_count", "number of operations", unit="operations"),
-        Column("total_direct_kernel_time_mean", _OVER_OPERATIONS),
-        Column("total_direct_kernel_time_median", _OVER_OPERATIONS),
-        Column("total_direct_kernel_time_std", _OVER_OPERATIONS),
-        Column("total_direct_kernel_time_min", _OVER_OPERATIONS),
-        Column("total_direct_kernel_time_max", _OVER_OPERATIONS),
-        Column("total_direct_kernel_time_sum", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_mean", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_median", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_std", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_min", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_max", _OVER_OPERATIONS),
-        Column("total_subtree_kernel_time_sum", _OVER_OPERATIONS),
         Column(
-            "total_direct_kernel_time_ms",
-            "the sums; named `…_sum` with `tracelens_sheets=True`",
+            "total_direct_kernel_time_mean",
+            "mean direct time of an operation: busy time of the GPU events "
+            "that it launched itself",
         ),
         Column(
-            "total_subtree_kernel_time_ms",
-            "the sums; named `…_sum` with `tracelens_sheets=True`",
+            "total_direct_kernel_time_median",
+            "median direct time of an operation",
         ),
+        Column(
+            "total_direct_kernel_time_std",
+            "sample standard deviation of the direct times; empty for a "
+            "single operation",
+        ),
+        Column(
+            "total_direct_kernel_time_min",
+            "shortest direct time of an operation",
+        ),
+        Column(
+            "total_direct_kernel_time_max",
+            "longest direct time of an operation",
+        ),
+        Column(
+            "total_direct_kernel_time_sum",
+            "sum of the direct times of the operations; only with "
+            "`tracelens_sheets=True`",
+        ),
+        Column(
+            "total_subtree_kernel_time_mean",
+            "mean subtree time of an operation: busy time of all GPU events below it",
+        ),
+        Column(
+            "total_subtree_kernel_time_median",
+            "median subtree time of an operation",
+        ),
+        Column(
+            "total_subtree_kernel_time_std",
+            "sample standard deviation of the subtree times; empty for a "
+            "single operation",
+        ),
+        Column(
+            "total_subtree_kernel_time_min",
+            "shortest subtree time of an operation",
+        ),
+        Column(
+            "total_subtree_kernel_time_max",
+            "longest subtree time of an operation",
+        ),
+        Column(
+            "total_subtree_kernel_time_sum",
+            "sum of the subtree times of the operations; only with "
+            "`tracelens_sheets=True`",
+        ),
+        _DIRECT_TIME_MS,
+        _SUBTREE_TIME_MS,
         Column(
             "first_occurrence_time",
-            "start of the first such operation, relative to the first operation of "
-            "all; with `include_first_occurrence_time=True`",
+            "start of the first operation of the row, relative to the "
+            "earliest operation of all rows; only with "
+            "`include_first_occurrence_time=True`",
             unit="µs",
         ),
         Column(
             "parent_module",
-            "class of the innermost `nn.Module` around the first such operation "
-            "(around its forward operation, for a backward one); with "
-            "`include_call_stack=True`",
+            "class of the innermost `nn.Module` around the first operation of "
+            "the row, or around its forward operation for a backward one; "
+            "`NA` outside of all modules; only with `include_call_stack=True`",
         ),
         Column(
             "call_stack",
-            "the first such operation and the `nn.Module`s around it, a list as text; with "
-            "`include_call_stack=True`",
+            "the first operation of the row and the `nn.Module`s around it, a "
+            "list as text; only with `include_call_stack=True`",
         ),
         Column(
             "ex_UID",
-            "row of the first such operation in the trace, for `tree.print_subtree(…)`",
+            "row of the first operation in the trace, for `tree.print_subtree(…)`",
         ),
         Column(
             "kernel_details_summary",
-            "GPU events by name and stream, a list of dictionaries as a Python literal",
+            "the GPU events that the operations launched themselves, by name "
+            "and stream, with their number and durations in µs: a list of "
+            "dictionaries as text",
             unit="µs",
         ),
-        Column("trunc_kernel_details", "the same with short names", unit="µs"),
-        Column("Percentage (%)", "of the direct times of all operations"),
-        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        Column(
+            "trunc_kernel_details",
+            "`kernel_details_summary` with shortened names, and only the "
+            "number and the mean duration",
+            unit="µs",
+        ),
+        _PERCENTAGE,
+        _CUMULATIVE_PERCENTAGE,
     ],
     build=_unique_args,
     requires=[_CPU_OPS, GPU_EVENTS],
@@ -398,12 +459,22 @@ CPU_OPS = Table(
     name="cpu_ops",
     description="CPU time by CPU operation",
     columns=[
-        Column("cpu_op", "the operation"),
+        Column("cpu_op", "name of the operation"),
         Column("count", "number of operations", unit="operations"),
-        Column("total_time_ms", "on the CPU; a recursive operation counts each time"),
-        Column("self_time_ms", "without the CPU ops directly below"),
-        Column("avg_time_us", "mean time per operation, including those below"),
-        Column("% of CPU op time", "of the sum of all self times"),
+        Column(
+            "total_time_ms",
+            "total CPU time of the operations; one inside another of the same "
+            "name counts twice",
+        ),
+        Column("self_time_ms", "CPU time without the CPU ops directly below"),
+        Column(
+            "avg_time_us",
+            "mean CPU time of an operation, including the CPU ops below it",
+        ),
+        Column(
+            "% of CPU op time",
+            "`self_time_ms` as a share of the self times of all CPU ops",
+        ),
     ],
     build=of_gpu_events(cpu_ops),
     requires=[

@@ -349,32 +349,41 @@ def _of_steps(
     return table
 
 
+_PHASE_OF_STEPS = Column("phase", "phase of the steps, as in `phases`")
+
 PHASE_STEPS = Table(
     name="phase_steps",
-    description="Each step of the serving engine, slowest first",
+    description="Each step of the serving engine, longest GPU time first",
     columns=[
         Column("step", "the most informative annotation of the step"),
-        Column("phase", "as in `phases`"),
-        Column("start_ms", "since the first event of the trace"),
+        Column("phase", "phase of the step, as in `phases`"),
+        Column("start_ms", "start of the step, since the first event of the trace"),
         Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
             "context_requests",
-            "requests in the step; empty if unknown",
+            "number of requests whose prompt the step reads; empty if unknown",
             unit="requests",
         ),
         Column(
             "generation_requests",
-            "requests in the step; empty if unknown",
+            "number of requests for which the step generates tokens; empty if unknown",
             unit="requests",
         ),
         Column(
-            "tokens", "tokens that the step computes; empty if unknown", unit="tokens"
+            "tokens",
+            "number of tokens that the step computes; empty if unknown",
+            unit="tokens",
         ),
-        Column("gpu_busy_ms", "busy time of the work launched on the step's thread"),
-        Column("gpu_us_per_token", "by tokens"),
-        Column("idle_ms", "idle time of the devices before the GPU events of the step"),
-        Column("gpu_events", "GPU events that it launched", unit="GPU events"),
-        Column("kernels", "kernels among them", unit="kernels"),
+        Column(
+            "gpu_busy_ms",
+            "busy time of the GPU events that were launched on the thread of the step",
+        ),
+        Column("gpu_us_per_token", "`gpu_busy_ms` divided by `tokens`, in µs"),
+        Column(
+            "idle_ms", "idle time of the devices directly before GPU events of the step"
+        ),
+        Column("gpu_events", "number of GPU events of the step", unit="GPU events"),
+        Column("kernels", "number of kernels among these GPU events", unit="kernels"),
     ],
     build=_of_steps(step_table),
     screen=ScreenView(
@@ -395,28 +404,39 @@ PHASE_STEPS = Table(
 )
 LAYERS = Table(
     name="layers",
-    description="The repeating block of kernels: time of each layer, and the outliers",
+    description="The repeating block of kernels: times of each layer, and the outliers",
     columns=[
-        Column("phase", "as in `phases`"),
+        _PHASE_OF_STEPS,
         Column("layer", "number of the layer, from 0"),
-        Column("kind", "the same for layers that run the same kernels"),
-        Column("kernels", "GPU events of the layer", unit="GPU events"),
+        Column(
+            "kind",
+            "number of the kind of layer; layers of one kind run the same kernels",
+        ),
+        Column("kernels", "number of GPU events of the layer", unit="GPU events"),
         Column(
             "steps",
-            "steps used: those with the most common order of kernels",
+            "number of steps that the times are from: those with the most "
+            "common order of kernels",
             unit="steps",
         ),
-        Column("busy_time_us", "mean over the steps"),
-        Column("std_busy_time_us", "sample standard deviation, 0 for a single step"),
-        Column("min_busy_time_us", "over the steps"),
-        Column("max_busy_time_us", "over the steps"),
+        Column("busy_time_us", "mean busy time of the layer over the steps"),
         Column(
-            "span_us", "from first start to last end, mean over the steps", unit="µs"
+            "std_busy_time_us",
+            "sample standard deviation of the busy time; 0 for a single step",
+        ),
+        Column("min_busy_time_us", "shortest busy time of the layer"),
+        Column("max_busy_time_us", "longest busy time of the layer"),
+        Column(
+            "span_us",
+            "mean time from the first start to the last end of the GPU events "
+            "of the layer",
+            unit="µs",
         ),
         Column(
             "odd",
-            "`time` if it differs much from other layers of its kind, `kernels` if no "
-            "other layer runs the same kernels",
+            "`time` if the busy time differs much from that of other layers "
+            "of the kind, `kernels` if no other layer runs the same kernels; "
+            "else empty",
         ),
     ],
     build=_of_steps(layers.layer_table),
@@ -424,20 +444,29 @@ LAYERS = Table(
 )
 LAYER_KERNELS = Table(
     name="layer_kernels",
-    description="GPU events of one layer, in order",
+    description="GPU events of one layer of each kind, in order",
     columns=[
-        Column("phase", "as in `phases`"),
+        _PHASE_OF_STEPS,
         Column(
             "kind",
-            "as in `layers`; kinds with a single layer only if there is no other",
+            "kind of layer, as in `layers`; kinds with a single layer are "
+            "left out unless all kinds have only one",
         ),
         Column("layers", "number of layers of this kind", unit="layers"),
-        Column("position", "position in the layer, from 0"),
-        Column("kernel_name", "the GPU event"),
-        Column("cpu_op", "operation that launched it, or `graph`"),
-        Column("kernel_category", "when categories are on"),
-        Column("avg_duration_us", "mean over the layers and steps"),
-        Column("% of layer", "of the durations of the layer"),
+        Column("position", "position of the GPU event in the layer, from 0"),
+        Column("kernel_name", "full name of the GPU event"),
+        Column(
+            "cpu_op",
+            "operation that launched the GPU event, as in `cpu_op` of "
+            "`kernels_by_category`",
+        ),
+        Column("kernel_category", "category of the kernel, when categories are on"),
+        Column(
+            "avg_duration_us", "mean duration over the layers of the kind and the steps"
+        ),
+        Column(
+            "% of layer", "share of the mean durations of all GPU events of the layer"
+        ),
     ],
     build=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(

@@ -179,37 +179,43 @@ GPU_COUNTERS = Table(
     name="gpu_counters",
     description="GPU counters, sampled while the program ran",
     columns=[
-        Column("device", "the GPU"),
+        Column("device", "number of the device"),
         Column("counter", "name of the counter, with its unit"),
-        Column("samples", "samples that have a value", unit="samples"),
-        Column("mean", "of those values"),
-        Column("min", "of those values"),
-        Column("max", "of those values"),
+        Column("samples", "number of samples with a value", unit="samples"),
+        Column("mean", "mean of the values"),
+        Column("min", "least value"),
+        Column("max", "greatest value"),
     ],
     build=of_gpu_events(gpu_counters),
     requires=[Condition("GPU counters were sampled", _has_counters)],
 )
 QUEUE_LENGTH = Table(
     name="queue_length",
-    description="How much launched work is waiting on each stream",
+    description="How much launched work waits on each stream",
     columns=[
-        Column("device", "stream of the queue"),
-        Column("stream", "stream of the queue"),
+        Column("device", "number of the device; -1 if not recorded"),
+        Column("stream", "number of the stream; -1 if not recorded"),
         Column(
             "changes",
-            "launches, and starts of GPU events that have a launch",
+            "number of changes of the length of the queue: the launch and the "
+            "start of each linked GPU event",
             unit="changes",
         ),
         Column(
             "mean",
-            "launched but not started: mean over all changes",
+            "number of GPU events that were launched but had not started: "
+            "mean over all changes",
             unit="GPU events",
         ),
-        Column("max", "launched but not started: maximum", unit="GPU events"),
+        Column(
+            "max",
+            "largest number of GPU events that were launched but had not started",
+            unit="GPU events",
+        ),
         Column(
             "time_at_1024_percent",
-            "share of the time during which the queue is full, so that launches block "
-            "the CPU",
+            "share of the time during which 1024 or more GPU events were "
+            "waiting; launches block the CPU while the queue is full",
         ),
     ],
     build=of_gpu_events(queue_length),
@@ -218,18 +224,23 @@ QUEUE_LENGTH = Table(
 )
 COPY_BANDWIDTH = Table(
     name="copy_bandwidth",
-    description="Copy bandwidth, by direction",
+    description="Bandwidth of memory copies, by direction",
     columns=[
-        Column("device", "its number"),
-        Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
-        Column("copies", "copies with a known bandwidth", unit="copies"),
+        Column("device", "number of the device; -1 if not recorded"),
+        Column(
+            "direction",
+            "direction of the copies: `HtoD`, `DtoH`, `DtoD`, `HtoH` or "
+            "`PtoP`; or `other`",
+        ),
+        Column("copies", "number of copies with a known bandwidth", unit="copies"),
         Column(
             "mean",
-            "as recorded, else bytes divided by duration; 10⁹ bytes per second",
+            "mean bandwidth of a copy: as recorded, else its bytes divided by "
+            "its duration",
             unit="GB/s",
         ),
-        Column("max", "the highest bandwidth of a copy", unit="GB/s"),
-        Column("bytes", "copied", unit="bytes"),
+        Column("max", "highest bandwidth of a copy", unit="GB/s"),
+        Column("bytes", "total size of the copies", unit="bytes"),
     ],
     build=_copy_bandwidth_if_any,
     enabled_by="counters",

@@ -226,12 +226,17 @@ def _with_device(table: pd.DataFrame) -> pd.DataFrame:
 
 GPU_TIMELINE = Table(
     name="gpu_timeline",
-    description="How the GPU spent its time; overlaps counted once",
+    description="How the GPU spent its time, with overlapping work counted once",
     columns=[
-        Column("device", "if there are several, a block for each"),
+        Column(
+            "device",
+            "number of the device; present only if there are several, which "
+            "have a block of rows each",
+        ),
         Column(
             "type",
-            "`computation_time`: kernels other than communication and copies, and memsets. "
+            "the part of the time that the row is about. `computation_time`: kernels other "
+            "than communication, and memsets. "
             "`exposed_comm_time`: communication not hidden by computation. "
             "`exposed_memcpy_time`: copies hidden by neither computation nor communication. "
             "`busy_time`: all of these. `idle_time`: the rest; with `micro_idle_thresh_us`, "
@@ -242,11 +247,15 @@ GPU_TIMELINE = Table(
             "`not_recorded_time`, `warm_up_time`, `analyzed_time`, and the parts of the "
             "analyzed time (`analyzed_busy_time`, `analyzed_idle_time` …).",
         ),
-        Column("time ms", "busy time over all streams"),
+        Column(
+            "time ms",
+            "time of the type; work that overlaps on several streams counts once",
+        ),
         Column(
             "percent",
-            "of `total_time`; of what is not recorded, warm-up and analyzed, of the wall time; "
-            "of the parts of the analyzed time, of that",
+            "share of `total_time`; for what is not recorded, warm-up and "
+            "analyzed, of the wall time; for the parts of the analyzed time, "
+            "of the analyzed time",
         ),
     ],
     build=of_gpu_events(gpu_timeline),

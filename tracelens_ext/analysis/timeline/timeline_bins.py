@@ -81,16 +81,18 @@ def _time_since(instants: Int64Array, times: Int64Array) -> Int64Array:
 
 TIMELINE_BINS = Table(
     name="timeline_bins",
-    description="GPU time by category over time",
+    description="GPU time by category, in bins of time",
     columns=[
-        Column("device", "its number"),
-        Column("category", "category of the GPU events"),
+        Column("device", "number of the device; -1 if not recorded"),
+        Column(
+            "category", "category of the GPU events; `GPU work` when categories are off"
+        ),
         Column("bin", "index of the time bin, from 0"),
-        Column("start_ms", "of the bin, since the first event of the trace"),
-        Column("end_ms", "of the bin, since the first event of the trace"),
+        Column("start_ms", "start of the bin, since the first event of the trace"),
+        Column("end_ms", "end of the bin, since the first event of the trace"),
         Column(
             "gpu_time_ns",
-            "sum of the durations of the GPU events in the bin",
+            "time of the GPU events within the bin, summed over events that overlap",
             unit="ns",
         ),
     ],

@@ -343,7 +343,7 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
     """Return the first rows of `kernel_sources` in two lines each; the source line is not cut."""
     from tracelens_ext.categorize.kernel_names import short_name
     from tracelens_ext.cli.name_columns import sign
-    from tracelens_ext.report.tables.short_names import told_apart
+    from tracelens_ext.report.tables.short_names import distinct_short_texts
     from tracelens_ext.report.terminal import name_text
 
     rows = sources.head(top)
@@ -352,7 +352,7 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
     count_width = max(map(len, counts), default=0)
     names = [name_text(short_name(kernel)) for kernel in rows["kernel_name"]]
     name_width = max(console.width - count_width - 21, _MIN_SOURCE_NAME_WIDTH)
-    short_names = told_apart(names, name_width, dots)
+    short_names = distinct_short_texts(names, name_width, dots)
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
     records = rows.to_dict("records")
     for count, name, record in zip(counts, short_names, records, strict=True):

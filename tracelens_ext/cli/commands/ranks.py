@@ -100,9 +100,8 @@ class _Sources:
 
     dumps: list[Path] = field(default_factory=list)
     results: str = ""  #: folder with the results of a fleet; empty if there is none
-    traces: list[Path] = field(
-        default_factory=list
-    )  #: traces that are in a folder with dumps
+    #: traces that are in a folder with dumps
+    traces: list[Path] = field(default_factory=list)
 
 
 def _sources(arguments: Sequence[str]) -> _Sources:

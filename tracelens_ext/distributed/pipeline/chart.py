@@ -18,7 +18,7 @@ from tracelens_ext.distributed.pipeline.times import (
     TimeKind,
 )
 from tracelens_ext.report.colors import ONE_COLOR
-from tracelens_ext.report.html_figures import Figure, spec_of, trace
+from tracelens_ext.report.html_figures import Figure, plotly_trace, spec_of
 from tracelens_ext.report.html_texts import duration_text
 from tracelens_ext.trace import NS_PER_MS
 
@@ -71,7 +71,7 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
         remaining = max(_MAX_BARS - bar_count, 0)
         bar_count += len(base)
         traces.append(
-            trace(
+            plotly_trace(
                 "bar",
                 place,
                 orientation="h",

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,9 +20,7 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto import schema
 from tracelens_ext.readers.kineto.schema import Event
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import BoolArray, Int64Array
-
-IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
+from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
 class ArgumentPiece(NamedTuple):
@@ -41,7 +39,7 @@ class Track(NamedTuple):
     thread: int | str
 
 
-class Special(NamedTuple):
+class TimelessEvent(NamedTuple):
     """An event without a time: one that names something, or that is damaged."""
 
     kind: int  #: `METADATA` or `NO_PHASE`
@@ -59,7 +57,7 @@ class Slice(msgspec.Struct, frozen=True):
     """
 
     count: int  #: the number of all events in the slice
-    special: list[Special]  #: the events that are not on a timeline
+    timeless_events: list[TimelessEvent]  #: the events that are not on a timeline
     tracks: list[Track]  #: code → track, of all events
     names: list[str]  #: code → name, of events on a timeline
     words: list[bytes]  #: code → text of an argument, as JSON
@@ -68,10 +66,10 @@ class Slice(msgspec.Struct, frozen=True):
     kind: IntArray  #: `EventKind`, (m,)
     ts: Int64Array  #: ns, (m,)
     dur: Int64Array  #: ns, (m,)
-    numbers: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and integers
-    texts: Mapping[
-        str, ArgumentPiece
-    ]  #: argument → rows among these m, and codes of words
+    #: argument → rows among these m, and integers
+    numbers: Mapping[str, ArgumentPiece]
+    #: argument → rows among these m, and codes of words
+    texts: Mapping[str, ArgumentPiece]
 
     def __len__(self) -> int:
         return self.count
@@ -79,48 +77,52 @@ class Slice(msgspec.Struct, frozen=True):
 
 def slice_of(events: list[Event]) -> Slice:
     """Return the columns of decoded events."""
-    count = len(events)
-    distinct_tracks: Interner[tuple[str, str, int | str, int | str]] = Interner()
-    track = distinct_tracks.codes(
-        [(event.ph, event.cat, event.pid, event.tid) for event in events], count
-    )
-    tracks = [Track(*properties) for properties in distinct_tracks]
+    track_codes: Interner[tuple[str, str, int | str, int | str]] = Interner()
+    properties_of_events = [
+        (event.ph, event.cat, event.pid, event.tid) for event in events
+    ]
+    track = track_codes.codes(properties_of_events, len(events))
+    tracks = [Track(*properties) for properties in track_codes]
     kind_of_track = [schema.kind_of(item.phase, item.category) for item in tracks]
     kind = np.array(kind_of_track, np.uint8)[track]
-    special = _special_events(events, kind)
-    if special:
-        on_timeline = np.flatnonzero(kind < schema.METADATA)
-        events = [events[row] for row in on_timeline.tolist()]
-        track = track[on_timeline]
-        kind = kind[on_timeline]
-    names: Interner[str] = Interner()
-    name = names.codes([event.name for event in events], len(events))
+
+    timeless_events = _timeless_events(events, kind)
+    timeline_events = events
+    if timeless_events:
+        rows = np.flatnonzero(schema.is_on_timeline(kind))
+        timeline_events = [events[row] for row in rows.tolist()]
+        track = track[rows]
+        kind = kind[rows]
+
+    name_codes: Interner[str] = Interner()
+    names = [event.name for event in timeline_events]
+    name = name_codes.codes(names, len(names))
     words: Interner[bytes] = Interner()
-    numbers = _number_arguments(events, kind)
-    texts = _text_arguments(events, kind, words)
+    numbers = _number_arguments(timeline_events, kind)
+    texts = _text_arguments(timeline_events, kind, words)
     return Slice(
-        count=count,
-        special=special,
+        count=len(events),
+        timeless_events=timeless_events,
         tracks=tracks,
-        names=list(names),
+        names=list(name_codes),
         words=list(words),
         track=track,
         name=name,
         kind=kind,
-        ts=schema.parse_nanoseconds([event.ts for event in events]),
-        dur=schema.parse_nanoseconds([event.dur for event in events]),
+        ts=schema.parse_nanoseconds([event.ts for event in timeline_events]),
+        dur=schema.parse_nanoseconds([event.dur for event in timeline_events]),
         numbers=numbers,
         texts=texts,
     )
 
 
-def _special_events(events: list[Event], kind: IntArray) -> list[Special]:
+def _timeless_events(events: list[Event], kind: IntArray) -> list[TimelessEvent]:
     """Return the events that are not on a timeline."""
-    special: list[Special] = []
-    for row in np.flatnonzero(kind >= schema.METADATA).tolist():
+    timeless_events: list[TimelessEvent] = []
+    for row in np.flatnonzero(~schema.is_on_timeline(kind)).tolist():
         event = events[row]
-        special.append(
-            Special(
+        timeless_events.append(
+            TimelessEvent(
                 kind=int(kind[row]),
                 name=event.name,
                 process=event.pid,
@@ -129,14 +131,14 @@ def _special_events(events: list[Event], kind: IntArray) -> list[Special]:
                 labels=decoded_text(event.args.labels),
             )
         )
-    return special
+    return timeless_events
 
 
 def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, ArgumentPiece]:
     """Return the arguments that are numbers, as far as events of their kind keep them."""
     pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
-    for plan in schema.PLAN:
-        rows = np.flatnonzero(plan.wanted[kind])
+    for plan in schema.ARGUMENT_PLANS:
+        rows = np.flatnonzero(plan.includes_kind[kind])
         events_of_plan = [events[row] for row in rows.tolist()]
         if not events_of_plan:
             continue
@@ -161,8 +163,8 @@ def _text_arguments(
     Texts that are not in `words` yet are added to it.
     """
     pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
-    for plan in schema.PLAN:
-        rows = np.flatnonzero(plan.wanted[kind])
+    for plan in schema.ARGUMENT_PLANS:
+        rows = np.flatnonzero(plan.includes_kind[kind])
         events_of_plan = [events[row] for row in rows.tolist()]
         for group in plan.texts:
             # An event without the first argument of a group has none of the group.
@@ -188,9 +190,10 @@ def _text_argument(
     text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
     texts = [bytes(text_of(event)) for event in events]
     codes = words.codes(texts, len(events))
-    is_empty = codes == words[b""]
-    is_null = codes == words[b"null"]
-    has_text = ~(is_empty | is_null)
+    # An interner adds a text that is new, so these two have a code in any case.
+    code_of_empty = words[b""]
+    code_of_null = words[b"null"]
+    has_text = (codes != code_of_empty) & (codes != code_of_null)
     return ArgumentPiece(rows=rows[has_text], values=codes[has_text])
 
 

@@ -17,16 +17,15 @@ from tracelens_ext.readers.begin_end import BEGIN
 from tracelens_ext.readers.kineto import schema
 from tracelens_ext.readers.kineto.columns import (
     ArgumentPiece,
-    IntArray,
     Slice,
-    Special,
+    TimelessEvent,
     Track,
     decoded_text,
     joined_arguments,
     without_missing,
 )
 from tracelens_ext.readers.kineto.schema import Event
-from tracelens_ext.trace import EventKind, Int64Array
+from tracelens_ext.trace import EventKind, Int64Array, IntArray
 
 #: Name of an argument → its number in the compiled code.
 _NUMBER_OF_ARGUMENT: Final = {
@@ -36,16 +35,16 @@ _NUMBER_OF_ARGUMENT: Final = {
 #: Number of a column of texts in the compiled code → name of the argument. An argument that several
 #: plans have is several columns.
 _TEXT_COLUMNS: Final = [
-    name for plan in schema.PLAN for group in plan.texts for name in group
+    name for plan in schema.ARGUMENT_PLANS for group in plan.texts for name in group
 ]
 
 
 def native_schema(native: ModuleType) -> object:
     """Return the description of events and arguments that the compiled code needs."""
     plans = []
-    for plan in schema.PLAN:
-        wanted_kinds = np.flatnonzero(plan.wanted)
-        kinds = bytes(wanted_kinds.tolist())
+    for plan in schema.ARGUMENT_PLANS:
+        kinds_of_plan = np.flatnonzero(plan.includes_kind)
+        kinds = bytes(kinds_of_plan.tolist())
         numbers = bytes(_NUMBER_OF_ARGUMENT[name] for name in plan.numbers)
         groups = [
             bytes(_NUMBER_OF_ARGUMENT[name] for name in group) for group in plan.texts
@@ -62,8 +61,8 @@ def native_schema(native: ModuleType) -> object:
     )
 
 
-class NativeSpecial(NamedTuple):
-    """A `Special` event as the compiled code returns it."""
+class NativeTimelessEvent(NamedTuple):
+    """A `TimelessEvent` as the compiled code returns it."""
 
     kind: int
     track: int  #: code of its track
@@ -88,7 +87,9 @@ class NativeAnswer(NamedTuple):
     """The result of the compiled code for a slice. Columns are the bytes of arrays."""
 
     events: int  #: the number of all events in the slice
-    special: list[tuple[int, int, str, bytes, bytes]]  #: as `NativeSpecial`
+    timeless_events: list[
+        tuple[int, int, str, bytes, bytes]
+    ]  #: as `NativeTimelessEvent`
     tracks: list[tuple[str, str, int | str, int | str]]  #: as `Track`
     names: list[str]
     words: list[bytes]
@@ -108,59 +109,76 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
     native = NativeAnswer(*answer)
     tracks = [Track(*properties) for properties in native.tracks]
     kind = np.frombuffer(native.kind, np.uint8)
-    times = {
-        _TS_COLUMN: np.frombuffer(native.ts, np.int64),
-        _DUR_COLUMN: np.frombuffer(native.dur, np.int64),
-    }
-    pieces = [_piece(rows, values, np.int64) for rows, values in native.numbers]
-    odd_numbers: dict[int, list[OddNumber]] = defaultdict(list)
-    for number in map(OddNumber._make, native.odd):
-        odd_numbers[number.column].append(number)
-    for column, numbers in odd_numbers.items():
-        if column < 0:
-            times[column] = _with_odd_numbers(
-                values=times[column], numbers=numbers, parse=schema.parse_nanoseconds
-            )
-            continue
-        values = _with_odd_numbers(
-            values=pieces[column].values, numbers=numbers, parse=schema.parse_integers
-        )
-        pieces[column] = without_missing(pieces[column].rows, values)
-
-    kinds_of_slice = np.flatnonzero(np.bincount(kind))
-    pieces_of_name: dict[str, list[ArgumentPiece]] = {}
-    for plan in schema.PLAN:
-        if plan.wanted[kinds_of_slice].any():
-            for name in plan.numbers:
-                pieces_of_name[name] = [pieces[_NUMBER_OF_ARGUMENT[name]]]
-    texts: dict[str, list[ArgumentPiece]] = defaultdict(list)
-    for name, (rows, codes) in zip(_TEXT_COLUMNS, native.texts, strict=True):
-        if rows:
-            texts[name].append(_piece(rows, codes, np.int32))
-
+    ts = np.frombuffer(native.ts, np.int64)
+    dur = np.frombuffer(native.dur, np.int64)
+    numbers = [_piece(rows, values, np.int64) for rows, values in native.numbers]
+    for column, odd_numbers in _odd_numbers_of_columns(native).items():
+        if column == _TS_COLUMN:
+            ts = _with_odd_numbers(ts, odd_numbers, schema.parse_nanoseconds)
+        elif column == _DUR_COLUMN:
+            dur = _with_odd_numbers(dur, odd_numbers, schema.parse_nanoseconds)
+        else:
+            piece = numbers[column]
+            values = _with_odd_numbers(piece.values, odd_numbers, schema.parse_integers)
+            numbers[column] = without_missing(piece.rows, values)
     return Slice(
         count=native.events,
-        special=_special_events(native, tracks),
+        timeless_events=_timeless_events(native, tracks),
         tracks=tracks,
         names=native.names,
         words=native.words,
         track=np.frombuffer(native.track, np.int32),
         name=np.frombuffer(native.name, np.int32),
         kind=kind,
-        ts=times[_TS_COLUMN],
-        dur=times[_DUR_COLUMN],
-        numbers=joined_arguments(pieces_of_name),
-        texts=joined_arguments(texts),
+        ts=ts,
+        dur=dur,
+        numbers=_number_arguments(numbers, kind),
+        texts=_text_arguments(native),
     )
 
 
-def _special_events(native: NativeAnswer, tracks: list[Track]) -> list[Special]:
+def _odd_numbers_of_columns(native: NativeAnswer) -> dict[int, list[OddNumber]]:
+    """Return the numbers that Python has to parse, by their columns."""
+    odd_numbers: dict[int, list[OddNumber]] = defaultdict(list)
+    for number in map(OddNumber._make, native.odd):
+        odd_numbers[number.column].append(number)
+    return odd_numbers
+
+
+def _number_arguments(
+    numbers: list[ArgumentPiece], kind: IntArray
+) -> dict[str, ArgumentPiece]:
+    """Return the arguments that are numbers, by name, in the order of the plans.
+
+    Args:
+        numbers: the arguments by their numbers in the compiled code.
+        kind: the kind of each event, (m,).
+    """
+    kinds_of_slice = np.flatnonzero(np.bincount(kind))
+    pieces_of_name: dict[str, list[ArgumentPiece]] = {}
+    for plan in schema.ARGUMENT_PLANS:
+        if plan.includes_kind[kinds_of_slice].any():
+            for name in plan.numbers:
+                pieces_of_name[name] = [numbers[_NUMBER_OF_ARGUMENT[name]]]
+    return joined_arguments(pieces_of_name)
+
+
+def _text_arguments(native: NativeAnswer) -> dict[str, ArgumentPiece]:
+    """Return the arguments that are texts, by name."""
+    pieces_of_name: dict[str, list[ArgumentPiece]] = defaultdict(list)
+    for name, (rows, codes) in zip(_TEXT_COLUMNS, native.texts, strict=True):
+        if rows:
+            pieces_of_name[name].append(_piece(rows, codes, np.int32))
+    return joined_arguments(pieces_of_name)
+
+
+def _timeless_events(native: NativeAnswer, tracks: list[Track]) -> list[TimelessEvent]:
     """Return the events that are not on a timeline."""
-    special = []
-    for event in map(NativeSpecial._make, native.special):
+    timeless_events = []
+    for event in map(NativeTimelessEvent._make, native.timeless_events):
         track = tracks[event.track]
-        special.append(
-            Special(
+        timeless_events.append(
+            TimelessEvent(
                 kind=event.kind,
                 name=event.name,
                 process=track.process,
@@ -169,7 +187,7 @@ def _special_events(native: NativeAnswer, tracks: list[Track]) -> list[Special]:
                 labels=decoded_text(event.labels),
             )
         )
-    return special
+    return timeless_events
 
 
 def _with_odd_numbers(

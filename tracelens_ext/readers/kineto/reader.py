@@ -28,7 +28,7 @@ from tracelens_ext.readers.kineto import compiled_reader, schema
 from tracelens_ext.readers.kineto.columns import (
     ArgumentPiece,
     Slice,
-    Special,
+    TimelessEvent,
     slice_of,
 )
 from tracelens_ext.readers.kineto.exported import EXPORTED_BY, restored
@@ -149,7 +149,7 @@ class KinetoColumns:
             process = self._label_of_process(track.process)
             thread_of_track.append(builder.threads[process, track.thread])
             category_of_track.append(builder.categories[track.category])
-        self._add_special(batch.special)
+        self._add_timeless_events(batch.timeless_events)
         self._count_unread(batch)
         may_lack_duration = batch.kind >= _FIRST_MOMENTARY_KIND
         has_no_duration = may_lack_duration & (batch.dur < 0)
@@ -176,7 +176,7 @@ class KinetoColumns:
             return process
         return f"[{self.rank_label}] {process}"
 
-    def _add_special(self, events: list[Special]) -> None:
+    def _add_timeless_events(self, events: list[TimelessEvent]) -> None:
         """Keep the names of processes and threads; count events without a phase as dropped."""
         for event in events:
             if event.kind == NO_PHASE:

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Raw, Struct, field
 
 from tracelens_ext.readers.begin_end import BEGIN, END
-from tracelens_ext.trace import EventKind, Int64Array
+from tracelens_ext.trace import BoolArray, EventKind, Int64Array, IntArray
 
 Buffer = bytes | Raw
 ParseNumbers = Callable[[Sequence[Buffer]], Int64Array]
@@ -173,7 +173,7 @@ class Event(Struct, gc=False):
 FLOW_ID = "flow id"
 
 
-class Plan:
+class ArgumentPlan:
     """The arguments that events of some kinds keep.
 
     Args:
@@ -183,7 +183,8 @@ class Plan:
             group is assumed to have none of the group.
 
     Attributes:
-        wanted: kind → whether it is one of the kinds, also for events that only begin, (256,).
+        includes_kind: kind → whether it is one of the kinds, also for events that only begin,
+            (256,).
         numbers: as above.
         texts: as above.
     """
@@ -194,34 +195,39 @@ class Plan:
         numbers: Sequence[str],
         texts: Sequence[tuple[str, ...]] = (),
     ) -> None:
-        self.wanted = np.isin(np.arange(256) & ~BEGIN, kinds)
+        self.includes_kind = np.isin(np.arange(256) & ~BEGIN, kinds)
         self.numbers = numbers
         self.texts = texts
 
 
-PLAN = (
-    Plan(
+#: What is kept of the arguments of events, for groups of kinds of events.
+ARGUMENT_PLANS = (
+    ArgumentPlan(
         EventKind.CPU_OP,
         EventKind.USER_ANNOTATION,
         numbers=("External id", "Sequence number", "Fwd thread id"),
         texts=(_SHAPES, _COLLECTIVE, ("Call stack",)),
     ),
-    Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=_IDS, texts=(("kernel",),)),
-    Plan(
+    ArgumentPlan(
+        EventKind.RUNTIME, EventKind.DRIVER, numbers=_IDS, texts=(("kernel",),)
+    ),
+    ArgumentPlan(
         EventKind.KERNEL,
         numbers=_IDS + ("device", "stream", "shared memory") + _IN_GRAPH,
         texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
-    Plan(
+    ArgumentPlan(
         EventKind.MEMCPY,
         EventKind.MEMSET,
         numbers=_IDS + ("device", "stream", "bytes") + _IN_GRAPH,
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
-    Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
-    Plan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
-    Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(EventKind.OTHER, numbers=("correlation",) + _SYNCHRONIZATION, texts=(("",),)),
+    ArgumentPlan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
+    ArgumentPlan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
+    ArgumentPlan(EventKind.INSTANT, numbers=_MEMORY),
+    ArgumentPlan(
+        EventKind.OTHER, numbers=("correlation",) + _SYNCHRONIZATION, texts=(("",),)
+    ),
 )
 
 #: Categories of runtime calls, driver calls and kernels, which differ between accelerators.
@@ -254,6 +260,7 @@ CATEGORY_OF_KIND: Mapping[int, str] = {
     kind: category for category, kind in reversed(list(KIND_OF_CATEGORY.items()))
 }
 #: Two kinds beside those of `EventKind`: events that name something, and events without a phase.
+#: They are larger than all others, which `is_on_timeline` and the compiled reader rely on.
 METADATA = 254
 NO_PHASE = 255
 #: Phase → kind of its events, for all phases except those of complete events.
@@ -297,6 +304,12 @@ def kind_of(phase: str, category: str) -> int:
         return KIND_OF_PHASE.get(phase, EventKind.OTHER)
     kind = KIND_OF_CATEGORY.get(category.lower(), EventKind.OTHER)
     return kind + BEGIN if phase == "B" else kind
+
+
+def is_on_timeline(kind: IntArray) -> BoolArray:
+    """Return True for each kind of event that has a place in time, which metadata has not."""
+    on_timeline: BoolArray = kind < METADATA
+    return on_timeline
 
 
 def unread_text(phase: str, category: str, process: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
+from tracelens_ext.readers.kineto.schema import ARGUMENT_PLANS, FLOW_ID
 from tracelens_ext.readers.perfetto.message import message_at, text_in
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import BoolArray
@@ -29,14 +29,14 @@ class WantedArgument(NamedTuple):
 def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
     """Return the arguments that traces keep as texts, or as numbers, by name."""
     kinds_by_name: dict[str, list[BoolArray]] = {}
-    for plan in PLAN:
+    for plan in ARGUMENT_PLANS:
         names = set(plan.numbers)
         if is_text:
             names = set().union(*plan.texts)
         names.discard(FLOW_ID)
         for name in names:
             kinds = kinds_by_name.setdefault(name, [])
-            kinds.append(plan.wanted)
+            kinds.append(plan.includes_kind)
     wanted = {}
     for name, kinds in sorted(kinds_by_name.items()):
         of_kind = np.any(kinds, axis=0)

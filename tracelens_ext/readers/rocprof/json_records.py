@@ -27,6 +27,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, distinct_rows, map_distinct_ids
 from tracelens_ext.readers.json_events import ANY_CUT, EventStream
+from tracelens_ext.readers.json_text import REMEDY_DAMAGED
 from tracelens_ext.readers.kineto.values import plain
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
@@ -271,60 +272,60 @@ class _Document(EventStream[list[Any]]):
 
     # Walking through the document.
 
-    def _member(self, key: str) -> Iterator[list[Any]]:
+    def _events_of_member(self, key: str) -> Iterator[list[Any]]:
         """Read a member of an object, whose key was just read; yield the items in its lists."""
         outer_path = self._path
         self._path = (*self._path, key)
         path = self._path[1:]
         is_root = self._path == (ROOT,)
         has_lists = len(path) == 1 and key in _OBJECTS_WITH_LISTS
-        opening = self._next_byte()
+        opening = self._text.next_byte()
         if is_root and opening == b"[":
             yield from self._processes()
         elif opening == b"{" and (is_root or has_lists):
-            self._rest = self._rest[1:]
-            yield from self._object()
+            yield from self._events_of_object()
         elif opening == b"[" and path:
             yield from self._list(path)
         elif path == ("metadata",):
-            self._metadata = self._value()
+            self._metadata = self._text.read_value()
         else:
-            self._value()
+            # The program does not need the value; it is read to get to the next member.
+            self._text.read_value()
         self._path = outer_path
 
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
         """Yield the items of the list that begins here."""
+        text = self._text
         self._list_path = path
         if path[0] == "buffer_records" and not self.found_events:
             self.found_events = True
-            self._count = 0  # counts records only, not the names before them
-        # `_array` looks for the end of an event only in text that it reads itself, so text that was
-        # read ahead for an earlier list goes back to the source.
-        self._source.unread(self._rest[1:])
-        self._rest = self._rest[:1]
-        self._at_end = False
-        self._cut = ANY_CUT
-        yield from self._array()
+            text.event_count = 0  # counts records only, not the names before them
+        # The base class looks for the end of an event only in text that it reads for a slice, so
+        # text that was read ahead for an earlier list is put back, except for the bracket.
+        text.put_back(text.rest[1:])
+        text.rest = text.rest[:1]
+        self._cut_pattern = ANY_CUT
+        yield from self._events_of_array()
 
-    def _has_events(self) -> bool:
-        return self.found_events and super()._has_events()
+    def _can_salvage_events(self) -> bool:
+        return self.found_events and super()._can_salvage_events()
 
     def _processes(self) -> Iterator[list[Any]]:
         """Yield the items in the lists of an array of processes."""
-        self._rest = self._rest[1:]
-        while (byte := self._next_byte()) == b"{":
-            self._rest = self._rest[1:]
-            yield from self._object()
+        text = self._text
+        text.skip_byte()
+        byte = text.next_byte()
+        while byte == b"{":
+            yield from self._events_of_object()
             self.finish_process()
-            if self._next_byte() == b",":
-                self._rest = self._rest[1:]
+            if text.next_byte() == b",":
+                text.skip_byte()
+            byte = text.next_byte()
         if not byte:
-            self._cut_off()
+            text.refuse_as_cut_off()
         if byte != b"]":
-            self._refuse(
-                "is not valid JSON", "record the trace again or repair the file"
-            )
-        self._rest = self._rest[1:]
+            text.refuse("is not valid JSON", REMEDY_DAMAGED)
+        text.skip_byte()
 
     # Decoding the items of the current list, whose path is `_list_path`.
 

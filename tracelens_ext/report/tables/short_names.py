@@ -8,8 +8,8 @@ from os.path import commonprefix
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
 
-LABEL_WIDTH = 60  # width of a kernel's short name in a table, in characters
-_CONTEXT = 12  # number of characters that are shown before a difference
+LABEL_WIDTH = 60  # width of a kernel's short name in a table, terminal cells
+_CONTEXT = 12  # most characters that are shown before a difference
 
 
 def cut_middle(text: str, width: int, mark: str = "…") -> str:
@@ -20,51 +20,60 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
         width: the most terminal cells of the result; a wide character takes two.
         mark: the text that stands for what was cut.
     """
-    if cells_of(text) <= width:
+    if cell_count(text) <= width:
         return text
-    room = width - len(mark)
-    if room <= 0:
+    width_of_text = width - len(mark)
+    if width_of_text <= 0:
         return mark[:width]
-    tail_width = room // 3
-    head = _head(text, room - tail_width)
-    reversed_tail = _head(text[::-1], tail_width)
-    return head + mark + reversed_tail[::-1]
+    end_width = width_of_text // 3
+    start = _start_of_width(text, width_of_text - end_width)
+    reversed_end = _start_of_width(text[::-1], end_width)
+    return start + mark + reversed_end[::-1]
 
 
-def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
+def distinct_short_texts(
+    texts: Sequence[str], width: int, mark: str = "…"
+) -> list[str]:
     """Shorten texts as `cut_middle` does, but so that different texts stay different.
 
-    Texts that would look alike show the part in which they differ. If there is not enough room for
-    that, they end in a number.
+    Texts that would look the same show the part in which they differ. If the width is too small
+    for that part, the texts end in a number.
+
+    Args:
+        texts: the texts, without control characters.
+        width: the most terminal cells of a result; a number that is wider is not cut.
+        mark: the text that stands for what was cut.
     """
-    labels = {text: cut_middle(text, width, mark) for text in texts}
-    groups_to_tell_apart = _alike(labels, labels)
-    while groups_to_tell_apart:
-        group = groups_to_tell_apart.pop()
+    shortened = {text: cut_middle(text, width, mark) for text in texts}
+    unresolved_groups = _groups_that_look_the_same(shortened, texts=shortened)
+    while unresolved_groups:
+        group = unresolved_groups.pop()
         differ_at = len(commonprefix(group))  # noqa: RUF071  # texts, not paths
         for text in group:
-            labels[text] = _with_difference(
+            shortened[text] = _with_difference(
                 text=text, differ_at=differ_at, width=width, mark=mark
             )
-        for still_alike in _alike(labels, group):
-            if len(still_alike) < len(group):
-                groups_to_tell_apart.append(still_alike)
-    for group in _alike(labels, labels):
+        # Only smaller groups go back on the list, so that the loop ends. The texts of a group that
+        # did not become smaller get numbers below.
+        for smaller_group in _groups_that_look_the_same(shortened, texts=group):
+            if len(smaller_group) < len(group):
+                unresolved_groups.append(smaller_group)
+    for group in _groups_that_look_the_same(shortened, texts=shortened):
         for number, text in enumerate(group, 1):
             suffix = f"#{number}"
-            room = max(width - len(suffix), 0)
-            labels[text] = cut_middle(text, room, mark) + suffix
-    return [labels[text] for text in texts]
+            width_before_suffix = max(width - cell_count(suffix), 0)
+            shortened[text] = cut_middle(text, width_before_suffix, mark) + suffix
+    return [shortened[text] for text in texts]
 
 
 def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
     """Return the short names of kernels; different kernels get different short names."""
     short_names = {name: short_name(name) for name in names}
     # Kernels with the same short name differ in namespaces or parameters, so use their full names.
-    for group in _alike(short_names, short_names):
+    for group in _groups_that_look_the_same(short_names, texts=short_names):
         for name in group:
             short_names[name] = name.removeprefix("void ")
-    return told_apart([short_names[name] for name in names], width)
+    return distinct_short_texts([short_names[name] for name in names], width)
 
 
 def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.DataFrame:
@@ -74,42 +83,56 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
     return result.assign(**{column: table[column]})
 
 
-def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
-    """Return the groups of two or more texts that have the same label."""
-    texts_of_label: dict[str, list[str]] = {}
+def _groups_that_look_the_same(
+    shortened: dict[str, str], texts: Iterable[str]
+) -> list[list[str]]:
+    """Return the groups of two or more of the texts that were shortened to the same text.
+
+    `shortened` has the shortened text of each text.
+    """
+    texts_by_look: dict[str, list[str]] = {}
     for text in texts:
-        texts_of_label.setdefault(labels[text], []).append(text)
-    return [group for group in texts_of_label.values() if len(group) > 1]
+        texts_by_look.setdefault(shortened[text], []).append(text)
+    return [group for group in texts_by_look.values() if len(group) > 1]
 
 
 def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
-    """Return the start of a text, and the part where it begins to differ from other texts."""
+    """Return the start of a text, and the part where it begins to differ from other texts.
+
+    Args:
+        text: the text.
+        differ_at: the position at which the text begins to differ from the other texts.
+        width: the most terminal cells of the result.
+        mark: the text that stands for what was cut.
+    """
     if differ_at < width - len(mark):
         return cut_end(text, width, mark)
-    room = width - 2 * len(mark)
-    head_width = room // 2
-    context = min(_CONTEXT, room // 4)
-    start = max(differ_at - context, head_width)
-    tail_width = width - head_width - len(mark)
-    return _head(text, head_width) + mark + cut_end(text[start:], tail_width, mark)
+    width_of_text = width - 2 * len(mark)
+    start_width = width_of_text // 2
+    context = min(_CONTEXT, width_of_text // 4)
+    shown_from = max(differ_at - context, start_width)
+    start = _start_of_width(text, start_width)
+    difference_width = width - start_width - len(mark)
+    return start + mark + cut_end(text[shown_from:], difference_width, mark)
 
 
 def cut_end(text: str, width: int, mark: str = "…") -> str:
     """Shorten a text by cutting off its end."""
-    if cells_of(text) <= width:
+    if cell_count(text) <= width:
         return text
-    return _head(text, max(width - len(mark), 0)) + mark
+    return _start_of_width(text, max(width - len(mark), 0)) + mark
 
 
-def _head(text: str, width: int) -> str:
-    """Return the start of a text that fits a width."""
-    head = text[: max(width, 0)]
-    while head and cells_of(head) > width:
-        head = head[:-1]
-    return head
+def _start_of_width(text: str, width: int) -> str:
+    """Return a start of a text that fits a number of terminal cells."""
+    # Nearly every character takes one or two cells, so more characters than cells do not fit.
+    start = text[: max(width, 0)]
+    while start and cell_count(start) > width:
+        start = start[:-1]
+    return start
 
 
-def cells_of(text: str) -> int:
+def cell_count(text: str) -> int:
     """Return the number of terminal cells of a text without control characters."""
     if text.isascii():
         return len(text)

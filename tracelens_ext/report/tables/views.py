@@ -36,6 +36,9 @@ def _all_rows(frame: pd.DataFrame) -> pd.DataFrame:
 class AnswerView:
     """How the first sheet of a workbook, a page, and the terminal show the first rows of a table.
 
+    A view is a part of the declaration of a table, before any trace is read: the trace may lack its
+    columns or its rows. An `Answer` is what a view became in the report of a particular trace.
+
     Attributes:
         title: the heading.
         columns: the columns that are shown; columns that the table lacks are left out.
