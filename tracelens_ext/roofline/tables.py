@@ -25,6 +25,8 @@ from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
+from tracelens_ext.roofline.family_tables import PARAMETERS_OF_FAMILY, family_table
+from tracelens_ext.roofline.utilisation import utilisation
 
 
 class RooflineContext(ServingContext, Protocol):
@@ -93,7 +95,7 @@ def _utilisation(
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
-    return summary.utilisation(context.gpu_events, roofline, annotation)
+    return utilisation(context.gpu_events, roofline, annotation)
 
 
 def _family(
@@ -101,7 +103,7 @@ def _family(
     context: RooflineContext,
     device_peaks: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
-    return summary.family_table(context.roofline(device_peaks), family)
+    return family_table(context.roofline(device_peaks), family)
 
 
 def _has_family(family: str, context: RooflineContext, options: ReportOptions) -> bool:
@@ -326,7 +328,8 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
 
 
 FAMILY_TABLES = [
-    _family_table(family, parameters) for family, parameters in summary.FAMILIES.items()
+    _family_table(family, parameters)
+    for family, parameters in PARAMETERS_OF_FAMILY.items()
 ]
 
 
