@@ -56,8 +56,8 @@ from tracelens_ext.report.tables.methods import TableMethods
 from tracelens_ext.reproduce.reproduction import Reproduction, reproduce
 from tracelens_ext.reproduce.selection import DEFAULT_TOP, OperationChoice
 from tracelens_ext.roofline.analysis import Roofline, find_roofline
+from tracelens_ext.roofline.family_tables import family_table
 from tracelens_ext.roofline.peaks import read_peaks
-from tracelens_ext.roofline.summary import family_table
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.text import counted, encodable

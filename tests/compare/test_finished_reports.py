@@ -16,7 +16,7 @@ import pytest
 from tests.support.comparison_helpers import training, write
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.cli import run
-from tracelens_ext.compare import report_files
+from tracelens_ext.compare import report_files, untrusted_reports
 from tracelens_ext.compare.comparison import Comparison, compare, measure
 from tracelens_ext.compare.finished_reports import (
     is_report,
@@ -454,7 +454,7 @@ def test_a_workbook_of_too_many_cells(
 ) -> None:
     for limit in ("_MAX_CELL_ELEMENTS", "_MAX_OTHER_ELEMENTS"):
         with monkeypatch.context() as patched, pytest.raises(TraceError, match="cells"):
-            patched.setattr(report_files, limit, 20)
+            patched.setattr(untrusted_reports, limit, 20)
             measure_report(workbook)
 
 

@@ -104,6 +104,21 @@ def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None
         ], name
 
 
+#: A description that begins like this needs another column to be understood.
+FRAGMENT = re.compile(r"(of|as|by|in|on|from|since|without|over|its|their|theirs) ")
+
+
+def test_each_column_has_a_description_of_its_own_that_is_complete() -> None:
+    for sheet in sheets():
+        column_of_meaning: dict[str, str] = {}
+        for column in sheet.columns:
+            where = (sheet.name, column.name)
+            other = column_of_meaning.setdefault(column.meaning, column.name)
+            assert other == column.name, (*where, other)
+            assert FRAGMENT.match(column.meaning) is None, where
+            assert not column.meaning.startswith("how many"), where
+
+
 def test_units_are_those_that_the_names_of_columns_tell() -> None:
     from tracelens_ext.report.tables.units import unit_of
 

@@ -11,8 +11,8 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.timeline.timeline import timeline_rows_shown
 from tracelens_ext.findings.summary import first_sentences
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.html_figures import timeline_figure
 from tracelens_ext.report.html_headline import _timeline_cards
+from tracelens_ext.report.html_timeline import timeline_figure
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.report_html_helpers import HOSTILE, charts_of, iterations
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.report.html_iterations import MOST_BARS, iteration_figures
+from tracelens_ext.report.html_iteration_bars import MOST_BARS
+from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_texts import plotly_lines
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.isolation import DEBUG_VARIABLE, PartFailures
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report import excel, excel_cells, html_tables
+from tracelens_ext.report import excel_cells, excel_charts, html_tables
 from tracelens_ext.report import html as page
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.conditions import Condition
@@ -239,7 +239,7 @@ def test_the_chart_of_a_workbook_that_fails_is_named_on_the_first(
     whole: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
-    monkeypatch.setattr(excel, "_bar_fills", fails)
+    monkeypatch.setattr(excel_charts, "_bar_fills", fails)
     write_report(whole, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     assert f"The chart “GPU time by category” {ENDING}" in texts_of(book, "summary")

@@ -38,8 +38,8 @@ from tracelens_ext.roofline.summary import (
     family_summary,
     modelled,
     shape_text,
-    utilisation,
 )
+from tracelens_ext.roofline.utilisation import utilisation
 
 if TYPE_CHECKING:
     import pandas as pd

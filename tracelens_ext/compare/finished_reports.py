@@ -21,6 +21,7 @@ from tracelens_ext.compare.measurement import (
     Saving,
 )
 from tracelens_ext.compare.report_files import plain_name
+from tracelens_ext.compare.untrusted_reports import WORKBOOK_PART
 from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
@@ -141,7 +142,7 @@ def is_report(path: Path, *, of_trace: bool = False) -> bool:
                 return _is_json_report(path, beginning, of_trace=of_trace)
             with (
                 zipfile.ZipFile(file) as archive,
-                archive.open(report_files.WORKBOOK_PART) as part,
+                archive.open(WORKBOOK_PART) as part,
             ):
                 sheet = f'"{_TIMELINE.name}"'.encode()
                 return not of_trace or sheet in part.read(_BEGINNING_BYTES)

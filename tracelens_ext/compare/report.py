@@ -28,10 +28,10 @@ from tracelens_ext.report.tables.charts import Chart
 
 _TITLE = "GPU performance comparison"
 _DESCRIPTIONS = {
-    "wall_time": "Wall time, and what the GPU did during it; the mean of several devices",
+    "wall_time": "Wall time, and what the GPU did during it, as the mean over the devices",
     "verdict": "How much work each trace did, and how fast, compared with the first",
     "findings": "What would save time, largest change of the share first",
-    "timeline": "How the GPU spent its time; overlaps are counted once",
+    "timeline": "How the GPU spent its time, with overlapping work counted once",
     "phases": "GPU time by serving phase; counts are steps",
     "categories": "GPU time by category, largest change first",
     "operations": "GPU time by CPU operation, largest change first",

@@ -275,9 +275,8 @@ def _values(series: pd.Series) -> _CellValues:
     """Convert the values of a column to values that cells can have."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         value_of_code = [cell_value(category) for category in series.cat.categories]
-        value_of_code.append(
-            None
-        )  # a missing value has the code -1, the index of the last
+        # A missing value has the code -1, which is the index of the last item.
+        value_of_code.append(None)
         plain = [value_of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]

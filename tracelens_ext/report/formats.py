@@ -132,10 +132,8 @@ def nested_json_text(value: object, *, indent: int | None = 1) -> str:
     encoder = msgspec.json.Encoder(enc_hook=_encodable_value)
     try:
         encoded = encoder.encode(value)
-    except (
-        TypeError,
-        UnicodeEncodeError,
-    ):  # a key that is not a text, or a lone surrogate
+    except (TypeError, UnicodeEncodeError):
+        # A key is not a text, or a text has a lone surrogate.
         encoded = encoder.encode(_plain(value))
     formatted = msgspec.json.format(encoded, indent=indent or 0)
     text = formatted.decode()
@@ -343,9 +341,8 @@ def _line(cells: Sequence[str]) -> str:
 _NOT_IN_FILE_NAME = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f\ud800-\udfff]')
 # Names that Windows reserves for devices, with any suffix.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_NAME_BYTES = (
-    200  # file systems allow 255 bytes; the rest is for numbers and the suffix
-)
+# File systems allow 255 bytes; the rest is for numbers and the suffix.
+_NAME_BYTES = 200
 
 
 def file_names(wanted: Iterable[str], suffix: str) -> list[str]:

@@ -27,6 +27,7 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.atomic_files import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
+from tracelens_ext.report.html_bars import bar_figure
 from tracelens_ext.report.html_call_trees import (
     call_tree_figures,
     idle_call_tree_figures,
@@ -38,6 +39,7 @@ from tracelens_ext.report.html_memory import memory_figures
 from tracelens_ext.report.html_roofline import roofline_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
 from tracelens_ext.report.html_texts import json_for_script
+from tracelens_ext.report.html_timeline import timeline_figure
 from tracelens_ext.report.html_timeline_bins import timeline_bins_figures
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
@@ -50,7 +52,7 @@ _Drawing = Callable[[Mapping[str, "pd.DataFrame"], "pd.DataFrame"], list[plot.Fi
 def _draw_timeline(
     _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return [plot.timeline_figure(frame)]
+    return [timeline_figure(frame)]
 
 
 def _draw_iterations(
@@ -136,7 +138,7 @@ def _chart_figures(
     table = chart_table(frame, chart)
     if not len(table):
         return []
-    return [plot.bar_figure(chart, table)]
+    return [bar_figure(chart, table)]
 
 
 def _with_unique_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:

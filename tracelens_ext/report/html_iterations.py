@@ -11,51 +11,52 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import color_of
+from tracelens_ext.report.html_iteration_bars import (
+    Float64Array,
+    IterationBars,
+    Legend,
+    Scale,
+    heights_of_marks,
+    hover_bars,
+    marks_of_odd,
+    scale_of,
+    stacked_bars,
+    wall_lines,
+)
 from tracelens_ext.report.html_texts import (
     duration_text,
     elided,
-    percent_text,
-    plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.html_timeline import TIMELINE_PIECES
 from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
-_Legend = Sequence[tuple[str, str]]
 _TIMES_TITLE = "Iterations"
 _CATEGORIES_TITLE = "Iterations by category"
-Float64Array = npt.NDArray[np.float64]
-
-MOST_BARS = 240
 _MOST_MARKS = 200
 _MOST_FIGURES = 4  # of processes and devices
 _IN_SUMMARY = 3  # number of odd iterations in the summary
-_IN_HOVER = 6  # number of categories beside the pointer
 _TITLE = 60  # the most characters of a name
-#: If a bar is more than 6 times as high as the median, the axis ends at 3 times the median.
-_FAR_BEYOND = 6.0
-_AXIS_ENDS = 3.0
 _ABOVE = 1.08  # the axis reaches this much higher than the highest bar
 _FEW_BARS = 12  # fewer bars than this are narrower
+# The space between bars, in bars.
+_GAP_OF_FEW_BARS = 0.4
+_GAP_OF_MANY_BARS = 0.14
 _RIGHT = 12  # margin, pixels
-#: The widths in pixels of the two lines for the wall time. The one behind has the color of the
-#: page, so that the other one is visible on any color.
-_LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: The look of the wall time in the legend, in CSS: a line in the color of texts.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
-    f"{kind}_ms": (name, color_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
+    f"{kind}_ms": (name, color_of(kind)) for kind, name in TIMELINE_PIECES.items()
 }
 #: How columns of categories end. Columns of other times end so, too.
 _CATEGORY_ENDING = "_time_ms"
@@ -99,7 +100,7 @@ def _figure_of_times(frame: pd.DataFrame, where: str, number: int) -> plot.Figur
         times=times[occurs],
         where=where,
         number=number,
-        title=_TIMES_TITLE,
+        by_category=False,
     )
 
 
@@ -123,7 +124,7 @@ def _figure_by_category(
         times=longest.values,
         where=where,
         number=number,
-        title=_CATEGORIES_TITLE,
+        by_category=True,
     )
 
 
@@ -137,49 +138,14 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-@dataclass(frozen=True)
-class _Bars:
-    """The b bars of a chart, each the mean of one iteration or several in a row."""
-
-    per_bar: int  #: number of iterations of a bar; the last bar may have fewer
-    names: list[Sequence[str]]  #: the names of the iterations of each bar, (b,)
-    heights: Float64Array  #: height of each bar, ms, (b,)
-    walls: Float64Array  #: mean wall time of each bar, ms, (b,)
-    parts: Float64Array  #: the k pieces of each bar, ms, (k, b)
-
-    @classmethod
-    def of(
-        cls, labels: Sequence[str], wall: Float64Array, times: Float64Array
-    ) -> _Bars:
-        """Average n iterations, so that there are not too many bars.
-
-        Args:
-            labels: the name of each iteration, (n,).
-            wall: the wall time of each iteration, ms, (n,).
-            times: the k pieces of each iteration, ms, (k, n).
-        """
-        per_bar = math.ceil(len(wall) / MOST_BARS)
-        starts = np.arange(0, len(wall), per_bar)
-        counts = np.diff(np.append(starts, len(wall)))
-        rows = np.vstack([times.sum(axis=0), wall, times])
-        # The sums from each start to the next one, divided by the number of iterations there.
-        means: Float64Array = np.add.reduceat(rows, starts, axis=1) / counts
-        return cls(
-            per_bar=per_bar,
-            names=[labels[start : start + per_bar] for start in starts.tolist()],
-            heights=means[0],
-            walls=means[1],
-            parts=means[2:],
-        )
-
-
 def _figure(
     frame: pd.DataFrame,
-    legend: _Legend,
+    legend: Legend,
     times: Float64Array,
     where: str,
     number: int,
-    title: str,
+    *,
+    by_category: bool,
 ) -> plot.Figure:
     """Draw the iterations of a process and device.
 
@@ -189,64 +155,43 @@ def _figure(
         times: the pieces of each iteration, ms, (k, n).
         where: the process and device in words; empty if there is only one.
         number: the index of the process and device.
-        title: the title of the chart.
+        by_category: True if the pieces are categories, False if they are kinds of time. Only a
+            chart of kinds of time shows the wall time.
     """
-    by_category = title == _CATEGORIES_TITLE
     labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
-    bars = _Bars.of(labels, wall, times)
-    wall_lines = bars.walls
+    bars = IterationBars.of(labels, wall, times)
+    drawn_walls = bars.walls
+    full_legend = [(elided(name, _TITLE), color) for name, color in legend]
     if by_category:
-        wall_lines = np.zeros_like(bars.walls)
+        drawn_walls = np.zeros_like(bars.walls)
+    else:
+        full_legend.append(("Wall time", _LINE))
 
     sums = times.sum(axis=0)
     odd = _odd(frame, by_category=by_category)
-    median = float(np.median(sums))
-    odd_by_distance = sorted(odd, key=lambda index: -abs(sums[index] - median))
-    ceiling = _ceiling(np.maximum(bars.heights, wall_lines), sums[list(odd)])
-    axis, scale = plot.axis_of("ms", ceiling)
-    gap = 0.4 if len(bars.heights) < _FEW_BARS else 0.14
+    odd_by_distance = _most_unusual_first(odd, sums)
+    marked = {index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])}
+    scale = scale_of(np.maximum(bars.heights, drawn_walls), sums[list(odd)])
+    bar_gap = _GAP_OF_FEW_BARS if len(bars.heights) < _FEW_BARS else _GAP_OF_MANY_BARS
 
-    data = _stacked_bars(bars, legend, scale)
+    data = stacked_bars(bars, legend, scale.factor)
     if not by_category:
-        drawn_walls = np.where(wall_lines <= ceiling, wall_lines * scale, np.nan)
-        reach = min(0.5, (1 - gap) / 2 + 0.07)
-        data += _wall_lines(heights=drawn_walls, piece=len(legend), reach=reach)
-    data.append(
-        _marks_of_odd(
-            odd={index: odd[index] for index in sorted(odd_by_distance[:_MOST_MARKS])},
-            labels=labels,
-            wall=wall,
-            tops=(np.minimum(sums, ceiling) + 0.025 * ceiling) * scale,
-            per_bar=bars.per_bar,
-        )
+        data += wall_lines(drawn_walls, scale, piece=len(legend), bar_gap=bar_gap)
+    marks = marks_of_odd(
+        odd=marked,
+        labels=labels,
+        wall=wall,
+        tops=heights_of_marks(sums, scale),
+        per_bar=bars.per_bar,
     )
-    data.append(_hover_bars(bars, legend))
-
-    highest = ceiling * scale * _ABOVE
-    layout = {
-        "bargap": gap,
-        "yaxis": {
-            "autorangeoptions": {"clipmax": highest},
-            "rangemode": "tozero",
-            "ticksuffix": f" {axis}",
-            "nticks": 6,
-        },
-        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
-    }
-    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, wall_lines, ceiling)
-    full_legend = [(elided(name, _TITLE), color) for name, color in legend]
-    if not by_category:
-        full_legend.append(("Wall time", _LINE))
-    key = f"chart-{title.lower().replace(' ', '-')}"
-    if number:
-        key = f"{key}-{number}"
-    full_title = title
-    if where:
-        full_title = f"{title}, {elided(where, _TITLE)}"
+    data.append(marks)
+    data.append(hover_bars(bars, legend))
+    texts_of_cut_bars = _texts_of_cut_bars(bars.heights, drawn_walls, scale.ceiling)
+    title = _CATEGORIES_TITLE if by_category else _TIMES_TITLE
     return plot.Figure(
-        key=key,
-        title=full_title,
+        key=_key(title, number),
+        title=f"{title}, {elided(where, _TITLE)}" if where else title,
         summary=_in_words(
             labels=labels,
             wall=wall,
@@ -258,102 +203,45 @@ def _figure(
         sheet="iterations",
         spec=plot.spec_of(
             data=data,
-            layout=layout,
+            layout=_layout(scale, bar_gap),
             layout_of_width=_layout_by_width(labels, bars.per_bar, texts_of_cut_bars),
         ),
     )
 
 
-def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotly]:
-    """Return the pieces of the bars, one trace for each piece."""
-    traces = []
-    pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
-    for place, ((_, color), heights) in enumerate(pieces):
-        trace = plot.plotly_trace(
-            "bar",
-            place,
-            y=[height or None for height in heights],
-            marker={"color": color},
-            hoverinfo="skip",
-        )
-        traces.append(trace)
-    return traces
-
-
-def _marks_of_odd(
-    odd: dict[int, str],
-    labels: Sequence[str],
-    wall: Float64Array,
-    tops: Float64Array,
-    per_bar: int,
-) -> plot.Plotly:
-    """Return marks above odd iterations, with the columns in which they are odd beside the pointer.
+def _most_unusual_first(odd: Iterable[int], sums: Float64Array) -> list[int]:
+    """Return indices of iterations, those farthest from the median first.
 
     Args:
-        odd: index of an iteration → the columns in which it is odd.
-        labels: the names of all iterations.
-        wall: the wall times of all iterations, ms.
-        tops: the heights of marks for all iterations.
-        per_bar: the number of iterations of a bar.
+        odd: the indices.
+        sums: the time of each iteration, ms, (n,).
     """
-    hover = []
-    for place, columns in odd.items():
-        name = plotly_lines(labels[place])
-        reason = plotly_lines(columns)
-        wall_time = _time_line("wall time", wall[place])
-        hover.append(f"<b>{name}</b> is odd<br>{reason}<br>{wall_time}")
-    return plot.plotly_trace(
-        "scatter",
-        plot.WHOLE,
-        mode="markers",
-        marker=plot.MARK,
-        x=[place // per_bar for place in odd],
-        y=[float(tops[place]) for place in odd],
-        customdata=hover,
-    )
+    median = float(np.median(sums))
+    return sorted(odd, key=lambda index: -abs(sums[index] - median))
 
 
-def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
-    """Return invisible bars over the whole height, with texts about the bars beside the pointer."""
-    pieces = [name for name, _ in legend]
-    hover = []
-    for names, wall, times in zip(bars.names, bars.walls, bars.parts.T, strict=True):
-        hover.append(_hover(labels=names, wall=wall, times=times, pieces=pieces))
-    return plot.plotly_trace(
-        "bar",
-        customdata=hover,
-        width=1,
-        marker={"opacity": 0},
-        yaxis="y2",
-        y=[1] * len(hover),
-    )
+def _key(title: str, number: int) -> str:
+    """Return the id of a chart in the page; only the first process and device has no number."""
+    key = f"chart-{title.lower().replace(' ', '-')}"
+    if number:
+        return f"{key}-{number}"
+    return key
 
 
-def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
-    """Return the end of the axis, ms: above all bars, unless a few are far higher than the rest."""
-    highest = float(np.append(heights, of_marks).max())
-    median = float(np.median(heights))
-    if highest > _FAR_BEYOND * median > 0:
-        return _AXIS_ENDS * median
-    return highest or 1.0
-
-
-def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
-    """Return lines across the bars, which are slightly wider; the style sheet has their colors."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for bar, height in enumerate(heights.tolist()):
-        x += [bar - reach, bar + reach, None]
-        end = None if math.isnan(height) else height
-        y += [end, end, None]
-    trace = plot.plotly_trace(
-        "scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip"
-    )
-    lines = []
-    for pixels in _LINES:
-        line = {"width": pixels, "simplify": False}
-        lines.append({**trace, "line": line})
-    return lines
+def _layout(scale: Scale, bar_gap: float) -> plot.Plotly:
+    """Return the layout for all widths; `bar_gap` is the space between bars, in bars."""
+    highest = scale.ceiling * scale.factor * _ABOVE
+    return {
+        "bargap": bar_gap,
+        "yaxis": {
+            "autorangeoptions": {"clipmax": highest},
+            "rangemode": "tozero",
+            "ticksuffix": f" {scale.unit}",
+            "nticks": 6,
+        },
+        # The axis of the invisible bars that carry the texts beside the pointer.
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
+    }
 
 
 def _layout_by_width(
@@ -477,33 +365,6 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     if len(set(labels)) == 1:
         return positions, labels[0]
     return positions, "iteration, in order of time"
-
-
-def _hover(
-    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[str]
-) -> str:
-    """Return the text beside the pointer: the iterations, wall time and largest pieces."""
-    name = plotly_lines(labels[0])
-    if len(labels) > 1:
-        last = plotly_lines(labels[-1])
-        name = f"{name} to {last}, mean of {len(labels):,}"
-    lines = [f"<b>{name}</b>", _time_line("wall time", wall)]
-    whole = float(times.sum())
-    longest = np.argsort(-times, kind="stable")[:_IN_HOVER]
-    for place in sorted(longest.tolist()):
-        ms = times[place]
-        if not ms:
-            continue
-        lines.append(_time_line(name=pieces[place], ms=ms, whole=whole))
-    return "<br>".join(lines)
-
-
-def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    text = f"{elided(name, _TITLE)}: {duration_text(float(ms))}"
-    if whole:
-        share = 100.0 * float(ms) / whole
-        text = f"{text} ({percent_text(share)})"
-    return plotly_text(text)
 
 
 def _in_words(

@@ -124,13 +124,6 @@ class _PeakMoment(NamedTuple):
     allocated_bytes: float
 
 
-class _Drawing(NamedTuple):
-    """Traces of plotly with their pieces of the legend."""
-
-    traces: list[plot.Plotly]
-    legend: list[tuple[str, str]]  #: name and color of each piece
-
-
 def _peak_moment(over_time: pd.DataFrame) -> _PeakMoment:
     allocated = over_time["allocated_bytes"].tolist()
     row = allocated.index(max(allocated))
@@ -139,13 +132,13 @@ def _peak_moment(over_time: pd.DataFrame) -> _PeakMoment:
     )
 
 
-def _memory_curves(over_time: pd.DataFrame) -> _Drawing:
+def _memory_curves(over_time: pd.DataFrame) -> plot.Drawing:
     """Return the lines of allocated and reserved memory; without values, there is no line."""
     times = over_time["at_ms"].tolist()
     allocated = over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
     levels = [("Allocated", ONE_COLOR, allocated), ("Reserved", _RESERVED, reserved)]
-    curves = _Drawing(traces=[], legend=[])
+    curves = plot.Drawing(traces=[], legend=[])
     for name, color, values in levels:
         if not values:
             continue
@@ -177,12 +170,12 @@ def _peak_mark(peak_moment: _PeakMoment) -> plot.Plotly:
     )
 
 
-def _bars_of_phases(bars: pd.DataFrame, pieces_before: int) -> _Drawing:
+def _bars_of_phases(bars: pd.DataFrame, pieces_before: int) -> plot.Drawing:
     """Return the bars of what was alive at the peak, in the color of their phases.
 
     `pieces_before` is the number of pieces that the legend has already.
     """
-    drawing = _Drawing(traces=[], legend=[])
+    drawing = plot.Drawing(traces=[], legend=[])
     for phase, color in _COLOR_OF_PHASE.items():
         bars_of_phase = bars[bars["phase"] == phase]
         if not len(bars_of_phase):

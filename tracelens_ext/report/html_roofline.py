@@ -49,6 +49,36 @@ def roofline_figures(
     if points.empty:
         return []
     models = _peaks_of_models(roofs)
+    ranges = _ranges(points, models)
+    roofs_of_models: list[plot.Plotly] = []
+    for model in models:
+        roofs_of_models += _roofs(model, ranges.intensity)
+    operations = _points_by_family(points)
+    layout = {
+        "height": 420,
+        "xaxis": _logarithmic_axis("FLOPs per byte", ranges.intensity),
+        "yaxis": _logarithmic_axis("TFLOP/s", ranges.rate),
+    }
+    figure = plot.Figure(
+        key="chart-roofline",
+        title="Roofline",
+        summary=_roofline_in_words(points, is_loss_known=is_loss_known),
+        legend=operations.legend,
+        sheet="roofline",
+        spec=plot.spec_of(roofs_of_models + operations.traces, layout),
+    )
+    return [figure]
+
+
+class _Ranges(NamedTuple):
+    """The ends of both axes, which show all operations, peaks and ridges."""
+
+    intensity: list[float]  #: FLOPs per byte
+    rate: list[float]  #: TFLOP/s
+
+
+def _ranges(points: pd.DataFrame, models: Sequence[_ModelPeaks]) -> _Ranges:
+    """Return the ends of the axes: half the least and twice the most of what they show."""
     highest_peak = 0.0
     last_ridge = 0.0
     for model in models:
@@ -57,48 +87,37 @@ def roofline_figures(
             last_ridge = max(last_ridge, peak / model.bandwidth)
     least_intensity = float(points["x"].min())
     most_intensity = float(points["x"].max())
-    x_range = [least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)]
     rates = points["y"]
-    y_range = [rates.min() / 2, 2 * max(rates.max(), highest_peak)]
+    return _Ranges(
+        intensity=[least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)],
+        rate=[rates.min() / 2, 2 * max(rates.max(), highest_peak)],
+    )
 
-    data: list[plot.Plotly] = []
-    for model in models:
-        data += _roofs(model, x_range)
-    legend: list[tuple[str, str]] = []
-    for family, of_family in points.groupby(points["family"].astype(str), sort=False):
+
+def _points_by_family(points: pd.DataFrame) -> plot.Drawing:
+    """Return the points of operations, in the color of their family."""
+    drawing = plot.Drawing(traces=[], legend=[])
+    families = points["family"].astype(str)
+    for family, points_of_family in points.groupby(families, sort=False):
         color = color_of(family)
         marker = {
             "color": color,
             "opacity": 0.75,
             "line": {"width": 0.5, "color": "#ffffff"},
-            "size": of_family["pixels"].tolist(),
+            "size": points_of_family["pixels"].tolist(),
         }
-        operations = plot.plotly_trace(
+        trace = plot.plotly_trace(
             "scatter",
-            len(legend),
+            len(drawing.legend),
             mode="markers",
             marker=marker,
-            x=of_family["x"].tolist(),
-            y=of_family["y"].tolist(),
-            customdata=of_family["customdata"].tolist(),
+            x=points_of_family["x"].tolist(),
+            y=points_of_family["y"].tolist(),
+            customdata=points_of_family["customdata"].tolist(),
         )
-        data.append(operations)
-        legend.append((family, color))
-    layout = {
-        "height": 420,
-        "xaxis": _logarithmic_axis("FLOPs per byte", x_range),
-        "yaxis": _logarithmic_axis("TFLOP/s", y_range),
-    }
-    return [
-        plot.Figure(
-            key="chart-roofline",
-            title="Roofline",
-            summary=_roofline_in_words(points, is_loss_known=is_loss_known),
-            legend=legend,
-            sheet="roofline",
-            spec=plot.spec_of(data, layout),
-        )
-    ]
+        drawing.traces.append(trace)
+        drawing.legend.append((family, color))
+    return drawing
 
 
 def _floats(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

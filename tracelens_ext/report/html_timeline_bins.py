@@ -5,8 +5,8 @@ Below the devices, each finding has a row that shows the times that are attribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
@@ -20,6 +20,7 @@ _MOST_MARKS = 400  # of each kind
 _ROW = 130  # of the row of a device
 _ROW_TITLE = 22  # the part of the row with the name of the GPU
 _BELOW_ROW = 10  # the part of the row with the lowest label of the axis
+_AROUND_ROWS = 70  # above and below all rows: margins, and labels of the time axis
 _FINDING = 32  # of a finding: its title, and a bar below it
 #: The margin beside the title of a finding, and the width of a character in it, pixels.
 _TITLE_MARGIN = 68
@@ -53,6 +54,23 @@ class _TimeAxis(NamedTuple):
         return (self.last - self.first) / self.bins
 
 
+class _DeviceRows(NamedTuple):
+    """The rows of all devices, one below the other."""
+
+    traces: list[plot.Plotly]  #: the areas of the categories
+    axes: plot.Plotly  #: the part of the layout with the axis of each row
+    names: list[plot.Plotly]  #: an annotation for each row with the name of the device
+
+
+class _FindingRows(NamedTuple):
+    """The rows of all findings, which are below the devices and have a single axis."""
+
+    traces: list[plot.Plotly]  #: the bars of the findings
+    axes: plot.Plotly  #: the part of the layout with the axis of the rows
+    axis_name: str  #: the name of that axis in traces and annotations
+    titles: dict[str, str]  #: id of the card of a finding → title
+
+
 def timeline_bins_figures(
     frame: pd.DataFrame, marks: pd.DataFrame | None
 ) -> list[plot.Figure]:
@@ -69,19 +87,47 @@ def timeline_bins_figures(
     if marks is not None:
         marks_of_kind = {str(kind): part for kind, part in marks.groupby("kind")}
     no_findings = pd.DataFrame({"finding": []})
-    all_findings = marks_of_kind.pop("finding", no_findings)
-    findings = all_findings.groupby("finding", sort=False)
-    devices = frame.groupby("device")
-    height_of_findings = len(findings) * _FINDING
+    finding_marks = marks_of_kind.pop("finding", no_findings)
+    marks_of_findings = list(finding_marks.groupby("finding", sort=False))
+    bins_of_devices = list(frame.groupby("device"))
+    device_height = len(bins_of_devices) * _ROW
+    finding_height = len(marks_of_findings) * _FINDING
     axis = _TimeAxis(
         first=float(frame["start_ms"].min()),
         last=float(frame["end_ms"].max()),
         bins=int(frame["bin"].max()) + 1,
-        height=len(devices) * _ROW + height_of_findings,
+        height=device_height + finding_height,
     )
-    layout: plot.Plotly = {
+    categories = [str(name) for name in sums.index]
+    devices = _device_rows(bins_of_devices, categories, axis)
+    findings = _finding_rows(
+        marks_of_findings, axis, number_of_axis=len(bins_of_devices) + 1
+    )
+
+    def layout_of_width(page_width: int) -> plot.Plotly:
+        titles = _titles(findings.titles, findings.axis_name, page_width)
+        return {"annotations": devices.names + titles}
+
+    figure = plot.Figure(
+        key="time-axis",
+        title="GPU work over time",
+        summary=plot.gpu_work_in_words(sums),
+        legend=[(name, color_of(name)) for name in categories[:_MOST_CATEGORIES]],
+        sheet="timeline_bins",
+        spec=plot.spec_of(
+            data=devices.traces + findings.traces,
+            layout=_layout(axis, marks_of_kind) | devices.axes | findings.axes,
+            layout_of_width=layout_of_width,
+        ),
+    )
+    return [figure]
+
+
+def _layout(axis: _TimeAxis, marks_of_kind: Mapping[str, pd.DataFrame]) -> plot.Plotly:
+    """Return the layout that all rows have in common."""
+    return {
         "barmode": "overlay",
-        "height": axis.height + 70,
+        "height": axis.height + _AROUND_ROWS,
         "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
         "xaxis": {
             "range": [axis.first, axis.last],
@@ -91,57 +137,73 @@ def timeline_bins_figures(
         },
         "shapes": _shapes(marks_of_kind),
     }
-    data: list[plot.Plotly] = []
-    device_names: list[plot.Plotly] = []
-    categories = [str(name) for name in sums.index]
-    for row, (device, part) in enumerate(devices):
-        number = str(row + 1) if row else ""
+
+
+def _device_rows(
+    bins_of_devices: Iterable[tuple[Any, pd.DataFrame]],
+    categories: Sequence[str],
+    axis: _TimeAxis,
+) -> _DeviceRows:
+    """Return the rows of devices.
+
+    Args:
+        bins_of_devices: each device with its rows of `timeline_bins`.
+        categories: the categories, in the order of the legend.
+        axis: the time axis.
+    """
+    rows = _DeviceRows(traces=[], axes={}, names=[])
+    for row, (device, bins) in enumerate(bins_of_devices):
+        # plotly calls the first axis "y" and the next one "y2".
+        number_of_axis = str(row + 1) if row else ""
         top = 1 - row * _ROW / axis.height
-        layout[f"yaxis{number}"] = _axis_of_row(top, axis.height)
-        device_names.append(_device_name(str(device), top))
-        for area in _areas(
-            frame=part, categories=categories, bins=axis.bins, step=axis.step
-        ):
-            area["yaxis"] = f"y{number}"
+        rows.axes[f"yaxis{number_of_axis}"] = _axis_of_row(top, axis.height)
+        rows.names.append(_device_name(str(device), top))
+        areas = _areas(
+            frame=bins, categories=categories, bins=axis.bins, step=axis.step
+        )
+        for area in areas:
+            area["yaxis"] = f"y{number_of_axis}"
             area["stackgroup"] = f"row{row}"
             area["x0"] = axis.first
             area["dx"] = axis.step
-            data.append(area)
+            rows.traces.append(area)
+    return rows
 
-    number_of_findings = len(devices) + 1
-    layout[f"yaxis{number_of_findings}"] = {
-        "domain": [0, height_of_findings / axis.height],
-        "range": [len(findings) - 0.5, -0.75],
+
+def _finding_rows(
+    marks_of_findings: Sequence[tuple[Any, pd.DataFrame]],
+    axis: _TimeAxis,
+    number_of_axis: int,
+) -> _FindingRows:
+    """Return the rows of findings.
+
+    Args:
+        marks_of_findings: the id of each finding with its rows of `timeline_markers`.
+        axis: the time axis.
+        number_of_axis: the number of the axis of the rows.
+    """
+    rows = _FindingRows(traces=[], axes={}, axis_name=f"y{number_of_axis}", titles={})
+    count = len(marks_of_findings)
+    rows.axes[f"yaxis{number_of_axis}"] = {
+        "domain": [0, count * _FINDING / axis.height],
+        # From above the title of the first finding to below the bar of the last one.
+        "range": [count - 0.5, -0.75],
         "visible": False,
     }
-    finding_axis = f"y{number_of_findings}"
-    titles: dict[str, str] = {}
-    for row, (finding_id, part) in enumerate(findings):
+    for row, (finding_id, marks) in enumerate(marks_of_findings):
         card = f"finding-{cleaned(str(finding_id))}"
-        titles[card] = part["name"].iloc[0]
+        title = marks["name"].iloc[0]
+        rows.titles[card] = title
         strip = _finding_strip(
-            part=part,
+            marks=marks,
             row=row,
             least_length=axis.step / 4,
-            yaxis=finding_axis,
-            name=plotly_text(elided(titles[card], plot.LABEL)),
-            customdata=[card] * len(part),
+            yaxis=rows.axis_name,
+            name=plotly_text(elided(title, plot.LABEL)),
+            customdata=[card] * len(marks),
         )
-        data.append(strip)
-
-    def layout_of_width(width: int) -> plot.Plotly:
-        return {"annotations": device_names + _titles(titles, finding_axis, width)}
-
-    return [
-        plot.Figure(
-            key="time-axis",
-            title="GPU work over time",
-            summary=plot.gpu_work_in_words(sums),
-            legend=[(name, color_of(name)) for name in categories[:_MOST_CATEGORIES]],
-            sheet="timeline_bins",
-            spec=plot.spec_of(data, layout, layout_of_width),
-        )
-    ]
+        rows.traces.append(strip)
+    return rows
 
 
 def _device_name(device: str, top: float) -> plot.Plotly:
@@ -206,18 +268,18 @@ def _axis_of_row(top: float, height: int) -> plot.Plotly:
 
 
 def _finding_strip(
-    part: pd.DataFrame, row: int, least_length: float, **properties: object
+    marks: pd.DataFrame, row: int, least_length: float, **properties: object
 ) -> plot.Plotly:
     """Return the bars of a finding; a bar is paler if little of its time is the finding's.
 
     Args:
-        part: the marks of the finding.
+        marks: the marks of the finding.
         row: the row of the finding.
         least_length: the length of shorter bars, which would be invisible, ms.
         properties: further properties of the bars.
     """
-    lengths = (part["end_ms"] - part["start_ms"]).clip(lower=least_length)
-    opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
+    lengths = (marks["end_ms"] - marks["start_ms"]).clip(lower=least_length)
+    opacity = marks["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
     marker = {
         "color": _FINDING_COLORS[row % len(_FINDING_COLORS)],
         "opacity": opacity.round(2).tolist(),
@@ -226,9 +288,9 @@ def _finding_strip(
     return plot.plotly_trace(
         "bar",
         hovertemplate="%{fullData.name}<extra></extra>",
-        base=part["start_ms"].tolist(),
+        base=marks["start_ms"].tolist(),
         x=lengths.tolist(),
-        y=[row + 0.2] * len(part),
+        y=[row + 0.2] * len(marks),
         orientation="h",
         width=0.35,
         marker=marker,

@@ -41,9 +41,8 @@ _LEAST_TEXT_WIDTH = 14  # columns are left out before a text is cut to less
 _FIRST_COLUMN_WIDTH = 20  # of the first column, as long as other columns do not fit
 _LEAST_FIRST_COLUMN_WIDTH = 8  # of the first column, which is never left out
 _LEAST_HEADER_WIDTH = 8  # a header that is wrapped to less would have too many lines
-_MOST_NAMED = (
-    8  # the most columns that do not fit and are named; further ones are counted
-)
+#: The most columns that do not fit and are named. Further ones are counted.
+_MOST_NAMED = 8
 #: The unit of a time or a size in a column's name; `gb_s` has none.
 _UNIT = re.compile(r"(?<![A-Za-zµμ/])(?:ns|us|µs|μs|ms|bytes|kB|MB|GB)(?![A-Za-zµμ/])")
 _LEAST_SHOWN = 0.0005  # the smallest number that three decimals do not show as 0.000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,18 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.arguments import ARGUMENTS
-from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
-from tracelens_ext.roofline.operation import Engine
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
+from tracelens_ext.roofline.utilisation import LEAST_COVERAGE
+from tracelens_ext.trace import NS_PER_MS, Trace
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.operations.launchers import Launchers
     from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: The family of operations without a performance model in tables.
@@ -29,10 +25,7 @@ NO_FAMILY: Final = "(no model)"
 #: From this percentage of GPU time without a launch on, a note says so.
 _MANY_UNLINKED: Final = 1.0
 _NAMED_IN_NOTE: Final = 3  # operations
-_WHOLE_TRACE: Final = "the whole trace"
 _MOST_TENSORS: Final = 4  # in the text of shapes
-#: Rates are unknown if less than this percentage of the GPU time has a performance model.
-LEAST_COVERAGE: Final = 50.0
 
 
 @dataclass(frozen=True)
@@ -190,140 +183,6 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     return families[columns].astype({"family": object})
 
 
-class _MatrixWork(NamedTuple):
-    """The work of the matrix units in c calls."""
-
-    flops: Float64Array  #: operations of the matrix units, (c,)
-    at_peak_ns: Float64Array  #: time that `flops` take at the peak of the type, (c,)
-    gpu_ns: Float64Array  #: GPU time, (c,)
-    #: GPU time of calls with a performance model, 0 for the others, (c,)
-    modelled_ns: Float64Array
-
-
-class _IterationSpans(NamedTuple):
-    """The s intervals of time whose utilization is computed."""
-
-    names: list[str]
-    wall_ns: Int64Array  #: duration, (s,)
-    # The sums of `_MatrixWork` over the calls in each interval.
-    flops: Float64Array  #: (s,)
-    at_peak_ns: Float64Array  #: (s,)
-    gpu_ns: Float64Array  #: (s,)
-    modelled_ns: Float64Array  #: (s,)
-
-
-def utilisation(
-    work: GpuEvents, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """Return the model FLOPs utilization (MFU) of each whole iteration.
-
-    MFU is the time that all products, convolutions and attention would take at the peak of their
-    type, divided by the wall time of all devices. A trace without iterations has one row for the
-    whole trace. MFU is empty if less than half of the GPU time has a performance model.
-    """
-    matrix_work = _matrix_work_of_calls(roofline)
-    spans = _iterations(
-        work=work, roofline=roofline, matrix_work=matrix_work, annotation=annotation
-    )
-    if spans is None:
-        spans = _whole_trace(work, roofline, matrix_work)
-    device_ns = np.maximum(spans.wall_ns, 1) * max(len(roofline.peaks), 1)
-    covered_percent = 100.0 * spans.modelled_ns / np.maximum(spans.gpu_ns, 1.0)
-    is_covered = covered_percent >= LEAST_COVERAGE
-    flops = np.where(is_covered, spans.flops, np.nan)
-    at_peak_ns = np.where(is_covered, spans.at_peak_ns, np.nan)
-    return pd.DataFrame(
-        {
-            "iteration": spans.names,
-            "wall_time_ms": spans.wall_ns / NS_PER_MS,
-            "tflop": flops / 1e12,
-            "tflops_per_s": flops / device_ns / 1e3,
-            "mfu_percent": 100.0 * at_peak_ns / device_ns,
-            "modeled_percent": covered_percent,
-        }
-    )
-
-
-def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
-    """Return the work of the matrix units in each call.
-
-    Calls without matrix work count as 0 operations; if no operation has a model, as NaN (unknown).
-    """
-    default = 0.0 if roofline.families else np.nan
-    groups = len(roofline.rows)
-    flops = np.full(groups, default)
-    at_peak_ns = np.full(groups, default)
-    gpu_ns = np.zeros(groups)
-    modelled_ns = np.zeros(groups)
-    for group, row in enumerate(roofline.rows):
-        gpu_ns[group] = row.gpu_ns / row.count
-        if row.cost is None:
-            continue
-        modelled_ns[group] = gpu_ns[group]
-        if row.cost.engine == Engine.MATRIX:
-            flops[group] = row.cost.flops
-            flops_per_ns = (row.peak or np.nan) * 1e3
-            at_peak_ns[group] = row.cost.flops / flops_per_ns
-    group_of_call = roofline.groups.of_gpu[roofline.groups.first_gpu]
-    return _MatrixWork(
-        flops=flops[group_of_call],
-        at_peak_ns=at_peak_ns[group_of_call],
-        gpu_ns=gpu_ns[group_of_call],
-        modelled_ns=modelled_ns[group_of_call],
-    )
-
-
-def _iterations(
-    work: GpuEvents,
-    roofline: Roofline,
-    matrix_work: _MatrixWork,
-    annotation: str | re.Pattern[str] | None,
-) -> _IterationSpans | None:
-    """Return the whole iterations in which calls launched GPU work; None without any."""
-    from tracelens_ext.analysis.iterations.named_iterations import named_iterations
-
-    iterations, names, _ = named_iterations(work.tree, annotation)
-    iteration_of_call = iterations.of_gpu[roofline.groups.first_gpu]
-    has_calls = np.isin(np.arange(len(iterations)), iteration_of_call)
-    chosen = np.flatnonzero(iterations.whole & has_calls)
-    if not len(chosen):
-        return None
-    is_inside = iteration_of_call != NONE
-    iteration = iteration_of_call[is_inside]
-
-    def sum_of(values: Float64Array) -> Float64Array:
-        sums = np.bincount(iteration, values[is_inside], len(iterations))
-        return sums[chosen].astype(np.float64)
-
-    return _IterationSpans(
-        names=[names[number] for number in chosen.tolist()],
-        wall_ns=(iterations.end - iterations.start)[chosen],
-        flops=sum_of(matrix_work.flops),
-        at_peak_ns=sum_of(matrix_work.at_peak_ns),
-        gpu_ns=sum_of(matrix_work.gpu_ns),
-        modelled_ns=sum_of(matrix_work.modelled_ns),
-    )
-
-
-def _whole_trace(
-    work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork
-) -> _IterationSpans:
-    """Return one interval, from the first to the last GPU event of an operation."""
-    has_operation = roofline.groups.of_gpu != NONE
-    latest_time = np.iinfo(np.int64).max
-    start = work.start[has_operation].min(initial=latest_time)
-    end = work.end[has_operation].max(initial=0)
-    wall_ns = max(int(end - start), 0)
-    return _IterationSpans(
-        names=[_WHOLE_TRACE],
-        wall_ns=np.array([wall_ns], dtype=np.int64),
-        flops=matrix_work.flops.sum(keepdims=True),
-        at_peak_ns=matrix_work.at_peak_ns.sum(keepdims=True),
-        gpu_ns=matrix_work.gpu_ns.sum(keepdims=True),
-        modelled_ns=matrix_work.modelled_ns.sum(keepdims=True),
-    )
-
-
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """Return labels and values: the devices with their peaks, and the totals."""
     facts: list[tuple[str, object]] = []
@@ -458,148 +317,3 @@ def with_roofline(
     frame.insert(column + 3, "modeled_percent", covered_percent)
     frame.insert(column + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
     return frame
-
-
-_CONVOLUTION: Final = (
-    "convNd",
-    "input_shape",
-    "filter_shape",
-    "output_shape",
-    "dtype_input_weight",
-    "input_stride",
-    "weight_stride",
-)
-_CONVOLUTION_SETTINGS: Final = (
-    "stride",
-    "padding",
-    "dilation",
-    "transposed_conv",
-    "output_padding",
-    "groups",
-)
-_ATTENTION: Final = (
-    "B",
-    "N_Q",
-    "H_Q",
-    "N_KV",
-    "H_KV",
-    "d_h_qk",
-    "d_h_v",
-    "causal",
-    "dtype_A_B",
-)
-#: Families with a table of their own, and the parameters of their models.
-FAMILIES: Final[dict[str, tuple[str, ...]]] = {
-    "GEMM": (
-        "B",
-        "M",
-        "N",
-        "K",
-        "bias",
-        "stride_A",
-        "stride_B",
-        "dtype_A_B",
-        "transpose",
-    ),
-    "CONV_fwd": _CONVOLUTION + ("bias",) + _CONVOLUTION_SETTINGS,
-    "CONV_bwd": _CONVOLUTION + _CONVOLUTION_SETTINGS + ("dgrad", "wgrad"),
-    "SDPA_fwd": _ATTENTION,
-    "SDPA_bwd": _ATTENTION,
-    "InferenceAttention_fwd": (
-        "N_Q",
-        "H_Q",
-        "H_KV",
-        "d_h_qk",
-        "d_h_v",
-        "c_sq",
-        "c_sk",
-        "c_sqsq",
-        "c_sqsk",
-        "g_sq",
-        "g_sk",
-        "g_sqsq",
-        "g_sqsk",
-        "dtype_Q",
-    ),
-    "MoE_fused_fwd": (
-        "num_tokens",
-        "hidden_dim",
-        "inter_dim",
-        "num_experts",
-        "topk",
-        "gated",
-        "input_dtype",
-        "weight_dtype",
-    ),
-    "Normalization": ("op_shape", "dtype_in", "stride_input", "has_bias", "is_affine"),
-    "UnaryElementwise": ("op_shape", "dtype_in_out", "stride_input", "stride_output"),
-    "BinaryElementwise": (
-        "shape_in1",
-        "shape_in2",
-        "dtype_in1_in2_out",
-        "stride_input1",
-        "stride_input2",
-    ),
-    "Reduce_fwd": (
-        "op_shape",
-        "num_input_elems",
-        "num_output_elems",
-        "dtype_in_out",
-        "reduce_type",
-        "dims",
-    ),
-}
-
-
-def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
-    """Return the operations of a family, the longest GPU time first.
-
-    Raises:
-        UsageError: neither the trace nor `FAMILIES` contains the family.
-    """
-    groups = []
-    costs = []
-    for group, row in enumerate(roofline.rows):
-        if row.cost is not None and row.cost.family == family:
-            groups.append(group)
-            costs.append(row.cost)
-    if not costs and family not in FAMILIES:
-        known_families = ", ".join(sorted(roofline.families | FAMILIES.keys()))
-        raise UsageError(
-            f"there is no family {family!r}; the families are {known_families}"
-        )
-    names = FAMILIES.get(family) or [name for cost in costs for name in cost.parameters]
-    table = roofline_table(roofline).iloc[groups].reset_index(drop=True)
-    flops = table["flops"].to_numpy(dtype=np.float64)
-    moved = table["bytes"].to_numpy(dtype=np.float64)
-    intensity = np.divide(
-        flops, moved, out=np.full(len(flops), np.nan), where=moved > 0
-    )
-    gpu_us = roofline.groups.gpu_ns[groups] / NS_PER_US
-    calls = roofline.groups.count[groups]
-    columns: dict[str, object] = {"name": table["op_name"]}
-    for name in dict.fromkeys(names):
-        columns[f"param: {name}"] = [_cell(cost.parameters.get(name)) for cost in costs]
-    columns["GFLOPS_first"] = flops / 1e9
-    columns["Data Moved (MB)_first"] = moved / 1e6
-    columns["FLOPS/Byte_first"] = intensity
-    columns["TB/s"] = table["tb_per_s"]
-    columns["TFLOPS/s"] = table["tflops_per_s"]
-    columns["Compute Spec"] = [f"{cost.engine}_{cost.data_type}" for cost in costs]
-    for argument in ARGUMENTS:
-        columns[f"{argument}_first"] = table[argument]
-    columns["Kernel Time (µs)_mean"] = gpu_us / calls
-    columns["Kernel Time (µs)_sum"] = gpu_us
-    columns["name_count"] = calls
-    for name in ("bound", "% of roofline", "time_lost_ms", "why_slow"):
-        columns[name] = table[name]
-    if roofline.has_several_models:
-        columns["device_model"] = table["device_model"]
-    return pd.DataFrame(columns)
-
-
-def _cell(value: object) -> object:
-    """Return the content of a cell for a parameter: shapes become text."""
-    if value is None or isinstance(value, int | float | str):
-        return value
-    return str(value)

@@ -25,6 +25,8 @@ from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
+from tracelens_ext.roofline.family_tables import PARAMETERS_OF_FAMILY, family_table
+from tracelens_ext.roofline.utilisation import utilisation
 
 
 class RooflineContext(ServingContext, Protocol):
@@ -93,7 +95,7 @@ def _utilisation(
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
-    return summary.utilisation(context.gpu_events, roofline, annotation)
+    return utilisation(context.gpu_events, roofline, annotation)
 
 
 def _family(
@@ -101,7 +103,7 @@ def _family(
     context: RooflineContext,
     device_peaks: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
-    return summary.family_table(context.roofline(device_peaks), family)
+    return family_table(context.roofline(device_peaks), family)
 
 
 def _has_family(family: str, context: RooflineContext, options: ReportOptions) -> bool:
@@ -135,6 +137,10 @@ _GPU_TIME = Column(
     "gpu_time_ms",
     "busy time of the GPU events that a call launched, summed over the calls",
 )
+_TFLOPS_PER_S = Column(
+    "tflops_per_s", "floating-point operations of all calls divided by their GPU time"
+)
+_TB_PER_S = Column("tb_per_s", "bytes of all calls divided by their GPU time")
 #: Parameter of a performance model → its description, which holds for all families.
 _PARAMETERS: Final = {
     "B": "batch size",
@@ -274,11 +280,8 @@ ROOFLINE = Table(
             "why_no_model",
             "why the operation has no performance model; empty if it has one",
         ),
-        Column(
-            "tflops_per_s",
-            "floating-point operations of all calls divided by their GPU time",
-        ),
-        Column("tb_per_s", "bytes of all calls divided by their GPU time"),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
         Column(
             "roofline_time_ms",
             "least time that the hardware limits allow for all calls",
@@ -325,7 +328,8 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
 
 
 FAMILY_TABLES = [
-    _family_table(family, parameters) for family, parameters in summary.FAMILIES.items()
+    _family_table(family, parameters)
+    for family, parameters in PARAMETERS_OF_FAMILY.items()
 ]
 
 
@@ -545,11 +549,8 @@ FAMILIES = Table(
         ),
         _GPU_TIME,
         Column("gpu_time_percent", "share of the GPU time of all operations"),
-        Column(
-            "tflops_per_s",
-            "floating-point operations of all calls divided by their GPU time",
-        ),
-        Column("tb_per_s", "bytes of all calls divided by their GPU time"),
+        _TFLOPS_PER_S,
+        _TB_PER_S,
         Column("modeled_percent", "share of the GPU time whose roofline time is known"),
         Column(
             "% of roofline",

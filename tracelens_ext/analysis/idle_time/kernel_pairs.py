@@ -146,20 +146,29 @@ def gap_full_names(
     )
 
 
+_KERNEL_BEFORE = Column(
+    "kernel_before", "simplified name of the GPU event before the gaps"
+)
+_KERNEL_AFTER = Column(
+    "kernel_after", "simplified name of the GPU event after the gaps"
+)
+_COUNT = Column("count", "number of gaps", unit="gaps")
+_TOTAL_GAP_US = Column("total_gap_us", "total length of the gaps")
+
 IDLE_BY_KERNEL_PAIR = Table(
     name="idle_by_kernel_pair",
     description="Gaps of the streams by the kernels around them",
     columns=[
-        Column("kernel_before", "simplified name of the GPU event before the gaps"),
-        Column("kernel_after", "simplified name of the GPU event after the gaps"),
-        Column("count", "number of gaps", unit="gaps"),
+        _KERNEL_BEFORE,
+        _KERNEL_AFTER,
+        _COUNT,
         Column("avg_gap_us", "mean length of a gap"),
         Column("max_gap_us", "length of the longest gap"),
         Column("min_gap_us", "length of the shortest gap"),
         Column(
             "std_gap_us", "sample standard deviation of the lengths; 0 for a single gap"
         ),
-        Column("total_gap_us", "total length of the gaps"),
+        _TOTAL_GAP_US,
         Column("main_cause", "cause of most of the idle time, as in `gap_summary`"),
         Column(
             "full_names",
@@ -175,16 +184,16 @@ GAP_FULL_NAMES = Table(
     description="Full kernel names behind the simplified names of `idle_by_kernel_pair`",
     columns=[
         Column("rank", "rank of the pair in `idle_by_kernel_pair`, from 1"),
-        Column("kernel_before", "simplified name of the GPU event before the gaps"),
-        Column("kernel_after", "simplified name of the GPU event after the gaps"),
+        _KERNEL_BEFORE,
+        _KERNEL_AFTER,
         Column(
             "full_name_before",
             "full name of the GPU event before the gaps; the most frequent "
             "pair of each rank comes first",
         ),
         Column("full_name_after", "full name of the GPU event after the gaps"),
-        Column("count", "number of gaps", unit="gaps"),
-        Column("total_gap_us", "total length of the gaps"),
+        _COUNT,
+        _TOTAL_GAP_US,
     ],
     build=of_gpu_events(gap_full_names),
     enabled_by="tables",

@@ -331,6 +331,9 @@ def gap_histogram(
 
 _PROCESS = Column("process", "process of the GPU events, as recorded in the trace")
 _DEVICE = Column("device", "number of the device; -1 if not recorded")
+_GAP_COUNT = Column("count", "number of gaps", unit="gaps")
+_AVG_GAP_US = Column("avg_gap_us", "mean length of a gap")
+_MAX_GAP_US = Column("max_gap_us", "length of the longest gap")
 
 _GAP_COLUMNS = [
     _PROCESS,
@@ -425,7 +428,7 @@ GAP_SHAPES = Table(
             "intervals or between iterations) or `end of the recording` (a "
             "long gap with hardly any GPU work after it)",
         ),
-        Column("count", "number of gaps", unit="gaps"),
+        _GAP_COUNT,
         Column(
             "idle_time_ms",
             (
@@ -434,8 +437,8 @@ GAP_SHAPES = Table(
             ),
         ),
         Column("% of idle time", "share of the idle time of all gaps"),
-        Column("avg_gap_us", "mean length of a gap"),
-        Column("max_gap_us", "length of the longest gap"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
         Column(
             "period_ms",
             "median time from one pause to the next, for the group of "
@@ -462,11 +465,11 @@ IDLE_CPU_ACTIVITY = Table(
             "without memory addresses; empty if there is none",
         ),
         Column("main_cause", "cause of most of the idle time, as in `gap_summary`"),
-        Column("count", "number of gaps", unit="gaps"),
+        _GAP_COUNT,
         Column("idle_time_ms", "total length of the gaps"),
         Column("% of idle time", "share of the length of all gaps"),
-        Column("avg_gap_us", "mean length of a gap"),
-        Column("max_gap_us", "length of the longest gap"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
     ],
     build=of_gpu_events(idle_cpu_activity),
     enabled_by="gaps",
@@ -485,8 +488,8 @@ GAP_STREAMS = Table(
         Column("events", "number of GPU events on the stream", unit="GPU events"),
         Column("gap_count", "number of gaps between these events", unit="gaps"),
         Column("idle_time_us", "total length of the gaps"),
-        Column("avg_gap_us", "mean length of a gap"),
-        Column("max_gap_us", "length of the longest gap"),
+        _AVG_GAP_US,
+        _MAX_GAP_US,
         Column(
             "overlapped_us",
             "part of the idle time during which another stream of the device was busy",

@@ -220,7 +220,8 @@ KERNELS_BY_CATEGORY = Table(
         _PERCENT_OF_GPU_TIME,
         Column(
             "% of total time",
-            "total duration as a share of the `total_time` of `gpu_timeline`",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
         ),
         _AVG_TIME_US,
         _MIN_TIME_US,
@@ -287,7 +288,8 @@ KERNEL_SUMMARY = Table(
         ),
         Column(
             "Percent of total time (%)",
-            "total duration as a share of the `total_time` of `gpu_timeline`",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
         ),
     ],
     build=of_gpu_events(kernels.reference_kernel_summary),
@@ -376,7 +378,8 @@ SHORT_KERNELS_SUMMARY = Table(
         Column("Short Kernel duration (µs) mean", "mean duration of a kernel"),
         Column(
             "Short Kernel duration (µs) percent of total time",
-            "total duration as a share of the `total_time` of `gpu_timeline`",
+            "total duration as a share of the `total_time` of `gpu_timeline`, "
+            "summed over the devices",
         ),
     ],
     build=of_gpu_events(_short_kernels_summary),

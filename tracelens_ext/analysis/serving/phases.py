@@ -349,6 +349,8 @@ def _of_steps(
     return table
 
 
+_PHASE_OF_STEPS = Column("phase", "phase of the steps, as in `phases`")
+
 PHASE_STEPS = Table(
     name="phase_steps",
     description="Each step of the serving engine, longest GPU time first",
@@ -404,7 +406,7 @@ LAYERS = Table(
     name="layers",
     description="The repeating block of kernels: times of each layer, and the outliers",
     columns=[
-        Column("phase", "phase of the steps, as in `phases`"),
+        _PHASE_OF_STEPS,
         Column("layer", "number of the layer, from 0"),
         Column(
             "kind",
@@ -444,7 +446,7 @@ LAYER_KERNELS = Table(
     name="layer_kernels",
     description="GPU events of one layer of each kind, in order",
     columns=[
-        Column("phase", "phase of the steps, as in `phases`"),
+        _PHASE_OF_STEPS,
         Column(
             "kind",
             "kind of layer, as in `layers`; kinds with a single layer are "

@@ -235,7 +235,8 @@ GPU_TIMELINE = Table(
         ),
         Column(
             "type",
-            "`computation_time`: kernels other than communication and copies, and memsets. "
+            "the part of the time that the row is about. `computation_time`: kernels other "
+            "than communication, and memsets. "
             "`exposed_comm_time`: communication not hidden by computation. "
             "`exposed_memcpy_time`: copies hidden by neither computation nor communication. "
             "`busy_time`: all of these. `idle_time`: the rest; with `micro_idle_thresh_us`, "

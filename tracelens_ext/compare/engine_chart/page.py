@@ -19,7 +19,8 @@ from tracelens_ext.report.atomic_folders import write_folder
 from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
-from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
+from tracelens_ext.report.html_bars import bar_piece, bars_spec
+from tracelens_ext.report.html_figures import Figure, Plotly
 from tracelens_ext.report.html_headline import Card
 from tracelens_ext.report.html_tables import FIRST_ROWS, HtmlTable, page_tables
 from tracelens_ext.report.html_texts import (

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 #: The facts with which a report begins, in every format.
 FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
-_SHOWN_WHOLE = (
-    10**15
-)  # a spreadsheet shows 15 digits of a number, and zeros for the rest
+# A spreadsheet shows 15 digits of a number, and zeros for the rest.
+_SHOWN_WHOLE = 10**15
 _MOST_DECIMALS = 9
 # A number outside of this range is shown in another unit.
 _LARGE = 1000.0
