@@ -292,9 +292,8 @@ class _Search(NamedTuple):
     """The innermost events around some of the given intervals."""
 
     interval: Int64Array  #: indices of the intervals
-    segments: (
-        hosts.HostSegments
-    )  #: the segments of host time, each in one innermost event
+    #: the segments of host time, each in one innermost event
+    segments: hosts.HostSegments
     overlap: hosts.SegmentOverlap  #: how the segments overlap with these intervals
 
 

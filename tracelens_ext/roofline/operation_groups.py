@@ -122,12 +122,11 @@ def group_operations(
     if models_of_devices:
         keys.append(_model_numbers(trace.device[calls.first_gpu], models_of_devices))
     gpu_ns = launchers.direct_ns[calls.launcher]
-    ranked = _ranked_groups(keys, gpu_ns)
-    first_call = ranked.first_call
+    first_call, group_of_call = _longest_groups(keys, gpu_ns)
     count = len(first_call)
 
     group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
-    group_of_launcher[calls.launcher] = ranked.group_of_call
+    group_of_launcher[calls.launcher] = group_of_call
     group_of_gpu = values_at(group_of_launcher, launchers.of_gpu)
     kernels = _kernels(work, group_of_gpu, count)
     first_row = calls.row[first_call]
@@ -137,11 +136,11 @@ def group_operations(
         kernels.names[-1].clear()
     arguments = _arguments(work, first_row)
     operations = []
-    for group_number, call in enumerate(first_call.tolist()):
+    for index, call in enumerate(first_call.tolist()):
         operation = Operation.of_arguments(
-            name=names[group_number],
-            kernels=tuple(kernels.names[group_number]),
-            arguments=[values[group_number] for values in arguments.values],
+            name=names[index],
+            kernels=tuple(kernels.names[index]),
+            arguments=[values[index] for values in arguments.values],
             batch=_item_at(batches, batch_of_call[call]),
             work=_item_at(works, work_of_call[call]),
         )
@@ -149,8 +148,8 @@ def group_operations(
     return OperationGroups(
         operations=operations,
         texts=arguments.texts,
-        count=np.bincount(ranked.group_of_call, minlength=count),
-        gpu_ns=sums(ranked.group_of_call, gpu_ns, count),
+        count=np.bincount(group_of_call, minlength=count),
+        gpu_ns=sums(group_of_call, gpu_ns, count),
         host_copy_ns=kernels.host_copy_ns,
         device=trace.device[calls.first_gpu[first_call]],
         of_gpu=group_of_gpu,
@@ -158,27 +157,29 @@ def group_operations(
     )
 
 
-class _RankedGroups(NamedTuple):
-    """The k groups of c calls, the longest GPU time first."""
+class _LongestGroups(NamedTuple):
+    """The k groups of c calls, the longest GPU time first; the last may be of all others."""
 
-    first_call: Int64Array  #: index of the first call of each group, (k,)
+    first_call: Int64Array  #: the first call of each group, (k,)
     group_of_call: Int64Array  #: (c,)
 
 
-def _ranked_groups(keys: list[IntArray], gpu_ns: Int64Array) -> _RankedGroups:
-    """Group calls with equal keys; all groups from rank `MOST_OPERATIONS` on become one.
+def _longest_groups(keys: Sequence[IntArray], gpu_ns: Int64Array) -> _LongestGroups:
+    """Group calls whose keys are equal, the longest GPU time first.
+
+    All groups from index `MOST_OPERATIONS` on become one.
 
     Args:
-        keys: columns of keys, each of shape (c,).
-        gpu_ns: GPU time of each call, (c,).
+        keys: arrays of shape (c,).
+        gpu_ns: the GPU time of each call, (c,).
     """
-    first_call, number_of_call = number_groups(keys)
-    total_ns = sums(number_of_call, gpu_ns, len(first_call))
+    first_call, group_of_call = number_groups(keys)
+    total_ns = sums(group_of_call, gpu_ns, len(first_call))
     longest_first = np.lexsort((first_call, -total_ns))
-    rank_of_number = inverse_permutation(longest_first)
-    return _RankedGroups(
+    rank_of_group = inverse_permutation(longest_first)
+    return _LongestGroups(
         first_call=first_call[longest_first][: MOST_OPERATIONS + 1],
-        group_of_call=np.minimum(rank_of_number[number_of_call], MOST_OPERATIONS),
+        group_of_call=np.minimum(rank_of_group[group_of_call], MOST_OPERATIONS),
     )
 
 

@@ -123,9 +123,8 @@ def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
 class _PlaneParts(NamedTuple):
     """An encoded plane, split into its lines and its other fields."""
 
-    lines: list[
-        tuple[int, memoryview]
-    ]  #: byte of the file where a line begins, and its content
+    #: byte of the file where a line begins, and its content
+    lines: list[tuple[int, memoryview]]
     other_fields: bytes  #: the encoded other fields: a plane without lines
 
 
