@@ -4,7 +4,10 @@ from __future__ import annotations
 
 REMEDY_COPY_AGAIN = "copy or record the file again"
 REMEDY_SALVAGE = "analyze what comes before that with --allow-truncated"
-REMEDY_RECORD_WITH_PYTORCH = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
+REMEDY_RECORD_WITH_PYTORCH = (
+    "record with torch.profiler and export_chrome_trace(), "
+    "or use that tool's own viewer"
+)
 _LONGEST_NAME = 60
 
 
