@@ -33,9 +33,8 @@ class _LostRuns(NamedTuple):
     """Runs of consecutive launches of one device that have no GPU event, r of them."""
 
     first: Int64Array  #: rows of the first launch of each run, (r,)
-    next_recorded: (
-        Int64Array  #: rows of the launch with GPU work that follows the run, (r,)
-    )
+    #: rows of the launch with GPU work that follows the run, (r,)
+    next_recorded: Int64Array
     launch_count: Int64Array  #: number of launches in each run, (r,)
 
 

@@ -195,8 +195,8 @@ CPU_TIMELINE = Table(
         Column(
             "time_ms",
             (
-                "time during which any thread of a process did this, summed over "
-                "the processes"
+                "time during which any thread of a process did this, and none did "
+                "what a row above shows, summed over the processes"
             ),
         ),
         Column("% of wall time", "share of the `wall_time`", unit="%"),
@@ -225,7 +225,7 @@ CPU_ITERATIONS = Table(
         Column("iteration", "name of the iteration, which is that of its annotation"),
         Column(
             "process",
-            "process of the iteration; present only if several processes have any",
+            "process of the iteration; present only if several processes have iterations",
         ),
         Column(
             "start_ms", "start of the iteration, since the first event of the trace"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -60,21 +60,61 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     """Return the graph launches of a trace that started GPU events."""
     trace = tree.trace
     events = np.flatnonzero(tree.by_graph)
+    _, stream_of_event = number_groups([trace.device[events], trace.stream[events]])
+    order = _by_launch_and_stream(tree, events, stream_of_event)
+    events = events[order]
+    launch_of_event = tree.launch_of_gpu[events]
+    first_events = np.flatnonzero(np.diff(launch_of_event, prepend=NONE))
+    rows = launch_of_event[first_events]
+    steps = _steps_of_launches(tree, rows)
+    return GraphLaunches(
+        rows=rows,
+        events=np.split(events, first_events[1:]),
+        stream=stream_of_event[order],
+        step=steps.number,
+        annotation=steps.annotation,
+        tokens=steps.tokens,
+    )
+
+
+def _by_launch_and_stream(
+    tree: CallTree, events: Int64Array, stream_of_event: Int64Array
+) -> Int64Array:
+    """Return the order of GPU events by thread and start of their launch, stream and start, (e,).
+
+    Args:
+        tree: the call tree.
+        events: the GPU events of graph launches, (e,).
+        stream_of_event: a number for the stream of each of these, (e,).
+    """
+    trace = tree.trace
     launch = tree.launch_of_gpu[events]
-    gpu_rows = trace.gpu_rows[events]
-    _, stream = number_groups([trace.device[events], trace.stream[events]])
     sort_keys = (  # lexsort: the last key is the first criterion
-        trace.ts[gpu_rows],
-        stream,
+        trace.ts[trace.gpu_rows[events]],
+        stream_of_event,
         launch,
         trace.ts[launch],
         trace.thread[launch],
     )
-    order = np.lexsort(sort_keys)
-    events = events[order]
-    launch = launch[order]
-    first = np.flatnonzero(np.diff(launch, prepend=NONE))
-    rows = launch[first]
+    return np.lexsort(sort_keys)
+
+
+class _LaunchSteps(NamedTuple):
+    """The step around each of n graph launches; the fields are those of `GraphLaunches`."""
+
+    number: Int64Array  #: `GraphLaunches.step`, (n,)
+    annotation: list[str]
+    tokens: Int64Array  #: (n,)
+
+
+def _steps_of_launches(tree: CallTree, rows: Int64Array) -> _LaunchSteps:
+    """Return the step around each graph launch.
+
+    Args:
+        tree: the call tree.
+        rows: the graph launches, (n,).
+    """
+    trace = tree.trace
     tokens_by_name = _tokens_by_name(trace)
     is_annotation = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
     is_step_name = np.isin(trace.name[tree.rows], list(tokens_by_name))
@@ -94,11 +134,8 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
         tokens.append(tokens_by_name.get(name, NONE))
     # Positions are not negative, so negative numbers of threads cannot be taken for steps.
     outside_steps = -1 - trace.thread[rows]
-    return GraphLaunches(
-        rows=rows,
-        events=np.split(events, first[1:]),
-        stream=stream[order],
-        step=np.where(step_position == ROOT, outside_steps, step_position),
+    return _LaunchSteps(
+        number=np.where(step_position == ROOT, outside_steps, step_position),
         annotation=annotations,
         tokens=np.array(tokens, dtype=np.int64),
     )

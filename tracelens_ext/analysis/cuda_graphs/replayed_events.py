@@ -38,7 +38,7 @@ class _MatchKey(NamedTuple):
 
     capture: int
     graph: int
-    node: bytes  #: `GraphMatch.node` as bytes of int64
+    nodes: bytes  #: `GraphMatch.node` as bytes of int64
 
 
 def with_replays(
@@ -58,15 +58,18 @@ def with_replays(
     for launch, match in enumerate(matches):
         if match is not None:
             key = _MatchKey(
-                capture=match.capture, graph=match.graph, node=match.node.tobytes()
+                capture=match.capture, graph=match.graph, nodes=match.node.tobytes()
             )
             launches_by_key[key].append(launch)
     added = _AddedEvents(tree.trace, python_frames=tree.add_python_func)
     for key, same_launches in launches_by_key.items():
         graph = captures[key.capture].graphs[key.graph]
-        node = np.frombuffer(key.node, np.int64)
-        events = np.stack([launches.events[launch] for launch in same_launches])
-        added.add(graph, node, launches.rows[same_launches], events)
+        added.add(
+            graph=graph,
+            nodes=np.frombuffer(key.nodes, np.int64),
+            launches=launches.rows[same_launches],
+            events=np.stack([launches.events[launch] for launch in same_launches]),
+        )
     return tree.with_replays(added.trace_with_events())
 
 
@@ -111,28 +114,27 @@ class _AddedEvents:
     def add(
         self,
         graph: CapturedGraph,
-        node: Int64Array,
+        nodes: Int64Array,
         launches: Int64Array,
         events: Int64Array,
     ) -> None:
         """Add the host events of a graph once for each launch.
 
+        For example, two graph launches replay a graph of which three events are needed: a module
+        M, its operation O, and O's launch L. If 10 events were added before, the new ones are
+        M 10, O 11, L 12 for the first graph launch, and M 13, O 14, L 15 for the second one.
+
         Args:
             graph: the captured graph.
-            node: the captured launch that each GPU event replays, `NONE` without; the same for all
+            nodes: the captured launch that each GPU event replays, `NONE` without; the same for all
                 launches, (m,).
             launches: the rows of the graph launches that replay the graph, (n,).
             events: the GPU events of each launch, (n, m).
         """
-        is_needed = self._needed_events(graph, node)
+        is_needed = self._needed_events(graph, nodes)
         needed = np.flatnonzero(is_needed)
         count = len(needed) * len(launches)
-        if self._count + count > _MAX_ADDED_EVENTS:
-            problem = f"its graph launches replay more than {_MAX_ADDED_EVENTS:,} captured events"
-            remedy = "analyze fewer steps, or record without Python frames"
-            raise TraceError(
-                path=self._trace.provenance.path, problem=problem, remedy=remedy
-            )
+        self._check_memory(count)
         # Event of the graph → its index among the needed events.
         index_of_event = np.full(len(is_needed), NONE, dtype=np.int64)
         index_of_event[needed] = np.arange(len(needed))
@@ -152,19 +154,28 @@ class _AddedEvents:
             launch=np.repeat(launches, len(needed)),
         )
         self._rows_of_graphs.append(rows)
-        replayed = np.flatnonzero(node != NONE)
-        captured_launch = index_of_event[graph.launches[node[replayed]]]
+        replayed = np.flatnonzero(nodes != NONE)
+        captured_launch = index_of_event[graph.launches[nodes[replayed]]]
         launch_row = len(self._trace) + first_of_launch + captured_launch
         self._launch_of_gpu[events[:, replayed]] = launch_row
         self._add_arguments(graph, index_of_event, first_of_launch)
         self._count += count
 
-    def _needed_events(self, graph: CapturedGraph, node: Int64Array) -> BoolArray:
+    def _check_memory(self, new_count: int) -> None:
+        """Raise a `TraceError` if so many more events do not fit into memory."""
+        if self._count + new_count > _MAX_ADDED_EVENTS:
+            problem = f"its graph launches replay more than {_MAX_ADDED_EVENTS:,} captured events"
+            remedy = "analyze fewer steps, or record without Python frames"
+            raise TraceError(
+                path=self._trace.provenance.path, problem=problem, remedy=remedy
+            )
+
+    def _needed_events(self, graph: CapturedGraph, nodes: Int64Array) -> BoolArray:
         """Tell which host events of a graph are replayed launches or their ancestors, (h,).
 
         Without Python frames, only those that are modules are needed.
         """
-        replayed_launches = graph.launches[node[node != NONE]]
+        replayed_launches = graph.launches[nodes[nodes != NONE]]
         is_needed = at_or_above(graph.parent, replayed_launches)
         if not self._python_frames:
             modules = [name.startswith(MODULE_PREFIX) for name in graph.names]

@@ -7,11 +7,12 @@ nodes of a graph, too (`annotations`).
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracelens_ext.analysis.cuda_graphs.annotations import (
+    GraphAnnotations,
     find_annotations,
     with_annotations,
 )
@@ -90,22 +91,35 @@ def find_replays(
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace=trace, launches=launches, captures=captures).matches()
-    # Annotations change the call tree, but they are no captures that the tables could list.
-    tree_matches = matches
-    tree_captures = captures
+    replays = GraphReplays(
+        tree=tree, launches=launches, matches=matches, captures=captures
+    )
+    return replace(replays, tree=_tree_with_replays(replays, annotations))
+
+
+def _tree_with_replays(
+    replays: GraphReplays, annotations: GraphAnnotations | None
+) -> CallTree:
+    """Return the call tree of replays with the host events of their captures and annotations.
+
+    Annotations change the call tree alone: they are no captures that the tables could list.
+    """
+    matches = replays.matches
+    captures = replays.captures
     if annotations is not None:
-        tree_matches, tree_captures = with_annotations(
+        matches, captures = with_annotations(
             annotations=annotations,
-            launches=launches,
+            launches=replays.launches,
             matches=matches,
             captures=captures,
         )
-    if any(match is not None for match in tree_matches):
-        tree = with_replays(
-            tree=tree, launches=launches, matches=tree_matches, captures=tree_captures
-        )
-    return GraphReplays(
-        tree=tree, launches=launches, matches=matches, captures=captures
+    if not any(match is not None for match in matches):
+        return replays.tree
+    return with_replays(
+        tree=replays.tree,
+        launches=replays.launches,
+        matches=matches,
+        captures=captures,
     )
 
 

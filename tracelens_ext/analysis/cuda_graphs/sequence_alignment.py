@@ -62,15 +62,7 @@ def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Ar
     first = first[places_in_first]
     second = second[places_in_second]
 
-    # Equal elements at the beginning and at the end need no table.
-    shorter_length = min(len(first), len(second))
-    equal_at_begin = _equal_elements(first[:shorter_length], second[:shorter_length])
-    reversed_first = first[equal_at_begin:][::-1]
-    reversed_second = second[equal_at_begin:][::-1]
-    most_at_end = shorter_length - equal_at_begin
-    equal_at_end = _equal_elements(
-        reversed_first[:most_at_end], reversed_second[:most_at_end]
-    )
+    equal_at_begin, equal_at_end = _equal_ends(first, second)
     first_end = len(first) - equal_at_end
     second_end = len(second) - equal_at_end
     result[places_in_first[:equal_at_begin]] = places_in_second[:equal_at_begin]
@@ -108,6 +100,26 @@ def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
         places.append(place)
         next_place = place + 1
     return np.array(places, dtype=np.int64)
+
+
+class _EqualEnds(NamedTuple):
+    """The numbers of equal elements of two sequences at their ends; no element counts twice."""
+
+    at_begin: int
+    at_end: int
+
+
+def _equal_ends(first: IntArray, second: IntArray) -> _EqualEnds:
+    """Return how many elements are equal at the beginning and at the end, which need no table."""
+    shorter_length = min(len(first), len(second))
+    at_begin = _equal_elements(first[:shorter_length], second[:shorter_length])
+    most_at_end = shorter_length - at_begin
+    reversed_first = first[at_begin:][::-1]
+    reversed_second = second[at_begin:][::-1]
+    at_end = _equal_elements(
+        reversed_first[:most_at_end], reversed_second[:most_at_end]
+    )
+    return _EqualEnds(at_begin=at_begin, at_end=at_end)
 
 
 def _equal_elements(first: IntArray, second: IntArray) -> int:

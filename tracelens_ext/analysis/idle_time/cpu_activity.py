@@ -150,21 +150,41 @@ def innermost_during(
         ignored=ignored,
         min_duration=min_duration,
     )
-    start = intervals.start
-    end = intervals.end
-    result = np.full(len(start), NONE, dtype=np.int64)
     # An event that covers more than half of an interval runs at its middle. So the search starts at
-    # the last event that began before the middle, and climbs from parent to parent.
-    middle = start + (end - start) // 2
+    # the last event that began by the middle, and climbs from parent to parent.
+    middle = intervals.start + (intervals.end - intervals.start) // 2
     position = last_before(
         group=trace.thread[rows],
         time=trace.ts[rows],
         query_group=intervals.thread,
         query_time=middle + 1,
     )
-    searching = np.flatnonzero(
-        position != ROOT
-    )  # the intervals without a result so far
+    return _half_covering_ancestors(trace, rows, parent, position, intervals)
+
+
+def _half_covering_ancestors(
+    trace: Trace,
+    rows: Int64Array,
+    parent: IntArray,
+    first_candidate: Int64Array,
+    intervals: HostIntervals,
+) -> Int64Array:
+    """Return the innermost event, from a candidate upward, that covers half of each interval, (n,).
+
+    Args:
+        trace: the trace.
+        rows: the events in tree order.
+        parent: the position of each event's parent, `ROOT` without one.
+        first_candidate: the position of the first event to try for each interval, `ROOT` for an
+            interval without one, (n,).
+        intervals: the n intervals.
+    """
+    start = intervals.start
+    end = intervals.end
+    position = first_candidate.copy()
+    result = np.full(len(start), NONE, dtype=np.int64)
+    # Indices of the intervals without a result so far.
+    searching = np.flatnonzero(position != ROOT)
     while len(searching):
         row = rows[position[searching]]
         interval_start = start[searching]

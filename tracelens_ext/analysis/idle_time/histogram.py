@@ -82,14 +82,7 @@ def histogram(
     high = float(inside.max())
     if largest is not None:
         high = largest
-    edge_count = bins + 1
-    if low == high:
-        edge_count = 2
-    space_edges = np.geomspace if log else np.linspace
-    edges = space_edges(low, high, edge_count)
-    # geomspace may round the first and the last edge.
-    edges[0] = low
-    edges[-1] = high
+    edges = _bin_edges(low, high, bins, log=log)
     below = int((values < low).sum())
     return Histogram(
         edges=edges,
@@ -97,6 +90,19 @@ def histogram(
         below=below,
         above=len(values) - below - len(inside),
     )
+
+
+def _bin_edges(low: float, high: float, bins: int, *, log: bool) -> Float64Array:
+    """Return the edges of bins of equal or logarithmic width; one bin if the bounds are equal."""
+    edge_count = bins + 1
+    if low == high:
+        edge_count = 2
+    space_edges = np.geomspace if log else np.linspace
+    edges: Float64Array = space_edges(low, high, edge_count)
+    # geomspace may round the first and the last edge.
+    edges[0] = low
+    edges[-1] = high
+    return edges
 
 
 def readable_histogram(

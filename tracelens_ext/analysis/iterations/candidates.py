@@ -43,7 +43,34 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     ranges = _ranges(tree)
     if not ranges["work"].any():
         return []
-    # A family is named after the range whose name has the smallest code.
+    candidates = _scored_candidates(tree, ranges)
+    score = candidates["score"]
+    is_annotation = ~candidates["is_op"]
+    is_likely_op = candidates["ranges"] > 1
+    if is_annotation.any():
+        is_likely_op &= score > score[is_annotation].max()
+    least_score = max(_LEAST_SHARE_OF_BEST * score.max(), _LEAST_SCORE)
+    is_chosen = (score >= least_score) & (is_annotation | is_likely_op)
+    chosen = candidates.assign(negative_score=-score.round(2))[is_chosen]
+    chosen = chosen.sort_values(["negative_score", "depth"]).head(most)
+    expressions = []
+    for name, name_count in zip(chosen["name"], chosen["names"], strict=True):
+        expressions.append(_expression(name, any_number=name_count > 1))
+    return expressions
+
+
+def _scored_candidates(tree: CallTree, ranges: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each candidate: the ranges whose names differ only in their numbers.
+
+    Args:
+        tree: the call tree.
+        ranges: the ranges, as `_ranges` returns them.
+
+    Returns:
+        A table with the columns `name` (of the range whose name has the smallest code), `names`
+        (number of distinct names), `is_op`, `depth` (the mean), `ranges` (their number), `total`
+        and `mean` (GPU events of all ranges, and of one), and `score`.
+    """
     ranges = ranges.sort_values("code", kind="stable")
     ranges["name"] = [tree.trace.names[code] for code in ranges["code"].tolist()]
     family_name = ranges["name"].str.replace(_NUMBER, "0", regex=True)
@@ -58,22 +85,10 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
         ranges=("work", "size"),
     )
     deviation = families["work"].std(ddof=0)
-    is_several = candidates["ranges"] > 1
     covered_share = (candidates["total"] / int(tree.linked.sum())).clip(upper=1)
     spread = deviation / candidates["mean"].clip(lower=1)
-    score: pd.Series[float] = covered_share / (1 + spread) / np.where(is_several, 1, 2)
-    is_annotation = ~candidates["is_op"]
-    is_likely_op = is_several
-    if is_annotation.any():
-        is_likely_op = is_several & (score > score[is_annotation].max())
-    least_score = max(_LEAST_SHARE_OF_BEST * score.max(), _LEAST_SCORE)
-    is_chosen = (score >= least_score) & (is_annotation | is_likely_op)
-    chosen = candidates.assign(negative_score=-score.round(2))[is_chosen]
-    chosen = chosen.sort_values(["negative_score", "depth"]).head(most)
-    expressions = []
-    for name, name_count in zip(chosen["name"], chosen["names"], strict=True):
-        expressions.append(_expression(name, any_number=name_count > 1))
-    return expressions
+    divisor = np.where(candidates["ranges"] > 1, 1, 2)
+    return candidates.assign(score=covered_share / (1 + spread) / divisor)
 
 
 def _expression(name: str, *, any_number: bool) -> str:

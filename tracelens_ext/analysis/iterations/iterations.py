@@ -203,9 +203,8 @@ class _StepAnnotations(NamedTuple):
     """The annotations `ProfilerStep#N`, k of them."""
 
     rows: Int64Array  #: (k,)
-    numbers: npt.NDArray[
-        np.object_
-    ]  #: the N of each, as Python integers of any size, (k,)
+    #: the N of each, as Python integers of any size, (k,)
+    numbers: npt.NDArray[np.object_]
 
 
 def _step_annotations(trace: Trace) -> _StepAnnotations:

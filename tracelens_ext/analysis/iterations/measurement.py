@@ -70,6 +70,12 @@ _STATISTICS_COLUMNS = [
 ]
 
 
+#: The columns of the sheet `iterations` that follow the iteration, its process and its device.
+_COLUMNS_OF_ALL_TRACES = (
+    ["start_ms"] + list(_TIMES) + ["kernels", "unmatched_launches", "whole", "odd"]
+)
+
+
 @dataclass(frozen=True, eq=False)
 class IterationTable:
     """The measurements of the iterations of a trace.
@@ -117,22 +123,16 @@ def iteration_table(
     oddness = _oddness(frame, [*_TIMES, "kernels", *categories])
     frame["odd"] = oddness.columns
     statistics = oddness.statistics
+    has_several_processes = len(np.unique(iterations.process)) > 1
+    has_several_devices = len(devices) > 1
     columns_shown = ["iteration"]
-    if len(np.unique(iterations.process)) > 1:
+    if has_several_processes:
         columns_shown.append("process")
-    if len(devices) > 1:
+    if has_several_devices:
         columns_shown.append("device")
     else:
         statistics = statistics.drop(columns="device")
-    columns_shown += [
-        "start_ms",
-        *_TIMES,
-        "kernels",
-        "unmatched_launches",
-        "whole",
-        "odd",
-    ]
-    columns_shown += categories
+    columns_shown += _COLUMNS_OF_ALL_TRACES + categories
     notes = _notes(
         work=work,
         iterations=iterations,
@@ -289,9 +289,8 @@ def _counts(owner: Int64Array, count: int) -> Int64Array:
 class _Oddness(NamedTuple):
     """The odd values of iterations, and the statistics that they were compared with."""
 
-    columns: list[
-        str
-    ]  #: names of the columns in which each row is odd, joined by commas
+    #: names of the columns in which each row is odd, joined by commas
+    columns: list[str]
     statistics: pd.DataFrame  #: a row for each measured column and device
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,13 +120,7 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
     alive_at_end = events.blocks.birth[events.alive_after(events.last)]
     peak_level = np.where(events.has_totals, events.level[events.peak], NONE)
     end_level = np.where(events.has_totals, events.level[events.last], NONE)
-    most_reserved = maxima(device_index, events.reserved, device_count)
-    has_reserved = most_reserved > 0
-    unused = np.where(events.reserved > 0, events.reserved - events.level, 0)
-    unused_at_peak = np.where(has_reserved, unused[events.peak], NONE)
-    most_unused = np.where(
-        has_reserved, maxima(device_index, unused, device_count), NONE
-    )
+    reserved = _reserved_bytes(events)
     return pd.DataFrame(
         {
             "device": events.devices,
@@ -138,9 +132,9 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
             "peak_allocated_bytes": _nullable(peak_level),
             "peak_at_ms": events.time[events.peak] / NS_PER_MS,
             "peak_iteration": memory.labels_of(events.peak),
-            "peak_reserved_bytes": _nullable(most_reserved),
-            "unused_at_peak_bytes": _nullable(unused_at_peak),
-            "most_unused_bytes": _nullable(most_unused),
+            "peak_reserved_bytes": _nullable(reserved.most),
+            "unused_at_peak_bytes": _nullable(reserved.unused_at_peak),
+            "most_unused_bytes": _nullable(reserved.most_unused),
             "end_total_bytes": _nullable(end_level),
             "alive_at_end": count(alive_at_end),
             "alive_at_end_bytes": total_size(alive_at_end),
@@ -148,6 +142,32 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
             "change_per_iteration_bytes": _change_per_iteration(memory),
             "breaks": events.breaks,
         }
+    )
+
+
+class _ReservedBytes(NamedTuple):
+    """The memory that allocators hold on d devices, bytes; negative where it is not recorded."""
+
+    most: Int64Array  #: the most that is held at any time, (d,)
+    unused_at_peak: (
+        Int64Array  #: held but not allocated at the peak of allocated memory, (d,)
+    )
+    most_unused: (
+        Int64Array  #: the most that is held but not allocated at any time, (d,)
+    )
+
+
+def _reserved_bytes(events: MemoryEvents) -> _ReservedBytes:
+    """Return the memory that the allocator of each device holds."""
+    device_count = len(events.devices)
+    most = maxima(events.device_index, events.reserved, device_count)
+    has_reserved = most > 0
+    unused = np.where(events.reserved > 0, events.reserved - events.level, 0)
+    most_unused = maxima(events.device_index, unused, device_count)
+    return _ReservedBytes(
+        most=most,
+        unused_at_peak=np.where(has_reserved, unused[events.peak], NONE),
+        most_unused=np.where(has_reserved, most_unused, NONE),
     )
 
 

@@ -49,16 +49,7 @@ def statistics_of(
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
-        totals = event_totals(
-            trace=read(spec.trace, reading),
-            with_memory=spec.with_memory,
-            tag=spec.iteration_range,
-        )
-        if not totals.kernels:
-            remedy = "record them with: nsys profile -t cuda,nvtx PROGRAM"
-            raise TraceError(
-                path=spec.trace, problem="contains no GPU kernels", remedy=remedy
-            )
+        totals = _trace_totals(spec, spec.trace, read, reading)
     elif spec.kernels is not None:
         totals = _table_totals(spec, spec.kernels, reading)
     else:
@@ -76,6 +67,25 @@ def statistics_of(
         gpus=gpus,
         notes=spec.remarks + totals.notes,
     )
+
+
+def _trace_totals(
+    spec: InputSpec, path: Path, read: Reader, reading: ReadingOptions
+) -> EventTotals:
+    """Return the totals of the events of a trace.
+
+    Raises:
+        TraceError: the trace cannot be read, or has no kernels.
+    """
+    totals = event_totals(
+        trace=read(path, reading),
+        with_memory=spec.with_memory,
+        tag=spec.iteration_range,
+    )
+    if not totals.kernels:
+        remedy = "record them with: nsys profile -t cuda,nvtx PROGRAM"
+        raise TraceError(path=path, problem="contains no GPU kernels", remedy=remedy)
+    return totals
 
 
 def _iteration_count(title: str, ranges: RangeTotal | None, gpus: int) -> int:

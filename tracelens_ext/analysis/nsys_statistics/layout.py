@@ -20,9 +20,8 @@ class _TextColumn(NamedTuple):
     """A column of a table in text."""
 
     title: str
-    width: (
-        int  #: number of characters from the start of the title to that of the next one
-    )
+    #: number of characters from the start of the title to that of the next one
+    width: int
 
 
 _TIME_PER_ITERATION = _TextColumn("TimePerIter(ms)", 17)

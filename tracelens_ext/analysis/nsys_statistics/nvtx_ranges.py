@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 
@@ -111,45 +112,82 @@ def project_ranges(
         columns are `row` (of the range), `device`, `count` (of GPU events), `start` (of the first
         GPU event) and `end` (of the last), ns since the trace's first event.
     """
-    linked = np.flatnonzero(launch_of_gpu != NONE)
-    launch = launch_of_gpu[linked]
-    devices, device_index = np.unique(trace.device[linked], return_inverse=True)
-    thread_count = len(trace.threads)
-    # A track is a pair of device and thread; launches are sorted by track and time.
-    track = device_index.reshape(-1) * thread_count + trace.thread[launch]
-    order = sorted_groups.by_group_and_time(track, trace.ts[launch])
-    gpu_rows = trace.gpu_rows[linked[order]]
-    track = track[order]
-    launch_time = trace.ts[launch[order]]
+    launched = _launched_work(trace, launch_of_gpu)
     # Each range is projected onto each device.
-    range_device = np.repeat(np.arange(len(devices)), len(rows))
-    range_rows = np.tile(rows, len(devices))
-    range_track = range_device * thread_count + trace.thread[range_rows]
-    first = sorted_groups.items_before(
-        group=track,
-        time=launch_time,
-        query_group=range_track,
+    device_count = len(launched.devices)
+    device_index = np.repeat(np.arange(device_count), len(rows))
+    range_rows = np.tile(rows, device_count)
+    track = device_index * len(trace.threads) + trace.thread[range_rows]
+    # The launches within a range are a slice of the sorted ones.
+    slice_start = sorted_groups.items_before(
+        group=launched.track,
+        time=launched.launch_time,
+        query_group=track,
         query_time=trace.ts[range_rows],
     )
-    behind = sorted_groups.items_before(
-        group=track,
-        time=launch_time,
-        query_group=range_track,
+    slice_end = sorted_groups.items_before(
+        group=launched.track,
+        time=launched.launch_time,
+        query_group=track,
         query_time=trace.end_of(range_rows),
     )
     projected = pd.DataFrame(
-        {"row": range_rows, "device": devices[range_device], "count": behind - first}
+        {
+            "row": range_rows,
+            "device": launched.devices[device_index],
+            "count": slice_end - slice_start,
+        }
     )
-    has_work = behind > first
-    first = first[has_work]
-    behind = behind[has_work]
+    has_work = slice_end > slice_start
+    slice_start = slice_start[has_work]
+    slice_end = slice_end[has_work]
     return projected[has_work].assign(
         start=_reduce_slices(
-            function=np.minimum, values=trace.ts[gpu_rows], start=first, end=behind
+            function=np.minimum,
+            values=trace.ts[launched.gpu_rows],
+            start=slice_start,
+            end=slice_end,
         ),
         end=_reduce_slices(
-            function=np.maximum, values=trace.end_of(gpu_rows), start=first, end=behind
+            function=np.maximum,
+            values=trace.end_of(launched.gpu_rows),
+            start=slice_start,
+            end=slice_end,
         ),
+    )
+
+
+class _LaunchedWork(NamedTuple):
+    """The GPU events with a launch by track and time of their launch, l of them.
+
+    A track is a pair of a device and a thread: index of the device * number of threads + thread.
+    """
+
+    devices: Int64Array  #: numbers of the devices, ascending
+    gpu_rows: Int64Array  #: the GPU events, (l,)
+    track: Int64Array  #: the track of each event, (l,)
+    launch_time: (
+        Int64Array  #: when each launch began, ns since the trace's first event, (l,)
+    )
+
+
+def _launched_work(trace: Trace, launch_of_gpu: Int64Array) -> _LaunchedWork:
+    """Sort the GPU events with a launch by track and time of their launch.
+
+    Args:
+        trace: the trace.
+        launch_of_gpu: the launch of each GPU event, `NONE` for an event without one, (g,).
+    """
+    linked = np.flatnonzero(launch_of_gpu != NONE)
+    launch = launch_of_gpu[linked]
+    devices, device_index = np.unique(trace.device[linked], return_inverse=True)
+    track = device_index.reshape(-1) * len(trace.threads) + trace.thread[launch]
+    order = sorted_groups.by_group_and_time(track, trace.ts[launch])
+    return _LaunchedWork(
+        devices=devices,
+        gpu_rows=trace.gpu_rows[linked[order]],
+        track=track[order],
+        launch_time=trace.ts[launch[order]],
     )
 
 

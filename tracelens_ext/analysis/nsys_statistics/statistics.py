@@ -141,21 +141,10 @@ def compute(
     divisor = iterations * gpus
     classes = classifier.classify([kernel.name for kernel in kernels])
     classified = list(zip(classes, kernels, strict=True))
-    classified_others: list[tuple[str, Total]] = []
-    nccl_kernels: list[Total] = []
-    for kernel_class, kernel in classified:
-        if kernel_class == NCCL_CLASS:
-            nccl_kernels.append(kernel)
-        else:
-            classified_others.append((kernel_class, kernel))
-    line_of_class = _lines(classified_others, divisor)
-    memory_lines = None
-    if memory is not None:
-        named_totals = [
-            (_SHORT_COPIES.get(total.name, total.name), total) for total in memory
-        ]
-        memory_lines = tuple(_lines(named_totals, divisor).values())
+    nccl_kernels = [kernel for name, kernel in classified if name == NCCL_CLASS]
     collectives = [(collective_of(kernel.name), kernel) for kernel in nccl_kernels]
+    classified_others = [pair for pair in classified if pair[0] != NCCL_CLASS]
+    line_of_class = _lines(classified_others, divisor)
     doubts = [
         totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)
     ]
@@ -169,12 +158,25 @@ def compute(
         kernel_total=_sum([kernel for _, kernel in classified_others], divisor),
         nccl=tuple(_lines(collectives, divisor).values()),
         nccl_total=_sum(nccl_kernels, divisor),
-        memory=memory_lines,
+        memory=_memory_lines(memory, divisor),
         ranges=ranges,
         kernel_classes=tuple(sorted(classified, key=lambda pair: -pair[1].time_ns)),
         notes=notes,
         doubts=tuple(filter(None, doubts)),
     )
+
+
+def _memory_lines(
+    memory: Sequence[Total] | None, divisor: int
+) -> tuple[Line, ...] | None:
+    """Return the totals by kind of memory operation with short names; None if they are unknown."""
+    if memory is None:
+        return None
+    named_totals = []
+    for total in memory:
+        short_name = _SHORT_COPIES.get(total.name, total.name)
+        named_totals.append((short_name, total))
+    return tuple(_lines(named_totals, divisor).values())
 
 
 def _order_of_classes(

@@ -135,15 +135,10 @@ def merged_tree(
     # The names of the trace are followed by a name for any step, the names of threads, and that of
     # the root of unlinked GPU events.
     any_step = len(trace.names)
-    names = list(trace.names)
-    names.append(_ANY_STEP)
-    names.extend(thread_labels)
-    names.append(UNLINKED)
+    names = trace.names + [_ANY_STEP] + thread_labels + [UNLINKED]
     shown_name = np.arange(len(trace.names))
     if merge:
-        steps = [code for code, name in enumerate(trace.names) if _STEP.fullmatch(name)]
-        if len(steps) > 1:
-            shown_name[steps] = any_step
+        shown_name = _with_steps_merged(trace.names, any_step)
     parts = [
         _thread_nodes(threads, any_step + 1),
         _host_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
@@ -160,9 +155,21 @@ def merged_tree(
     paths = find_paths(nodes.parent.astype(np.int32), key)
     node_of_gpu = np.full(len(work), NONE, dtype=np.int64)
     node_of_gpu[chosen.gpu] = paths.of_node[is_gpu]
-    return _tree(
+    return _tree_in_shown_order(
         work=work, paths=paths, names=names, path_of_gpu=node_of_gpu, nodes=nodes
     )
+
+
+def _with_steps_merged(names: list[str], any_step: int) -> Int64Array:
+    """Return the index of the name to show for each name: `any_step` for several steps, (names,).
+
+    The name of a single step is shown as it is.
+    """
+    shown_name = np.arange(len(names))
+    steps = [code for code, name in enumerate(names) if _STEP.fullmatch(name)]
+    if len(steps) > 1:
+        shown_name[steps] = any_step
+    return shown_name
 
 
 def _shown_threads(work: GpuEvents, chosen: _Chosen) -> list[int]:
@@ -283,7 +290,7 @@ def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
     return _Chosen(host=np.flatnonzero(is_shown), gpu=shown_gpu)
 
 
-def _tree(
+def _tree_in_shown_order(
     work: GpuEvents,
     paths: CallPaths,
     names: list[str],
@@ -310,10 +317,7 @@ def _tree(
     path_of_shown = path_of_gpu[is_shown]
     own_events = np.bincount(path_of_shown, minlength=node_count)
     busy_ns = BusyTime(start=work.start, end=work.end).by_subtree(parent, path_of_gpu)
-    # Each node is followed by all nodes below it, the longest of several siblings first.
-    subtree_size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
-    siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
-    new_index = preorder(parent, subtree_size, siblings)
+    new_index = _shown_index(parent, depth, busy_ns)
     order = inverse_permutation(new_index)
     return MergedTree(
         parent=values_at(new_index, parent[order], missing=ROOT).astype(np.int32),
@@ -329,6 +333,19 @@ def _tree(
         self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
         total_ns=union_length(work.start, work.end),
     )
+
+
+def _shown_index(
+    parent: Int32Array, depth: Int32Array, busy_ns: Int64Array
+) -> Int64Array:
+    """Return the place of each of k nodes in the order in which nodes are shown, (k,).
+
+    Each node is followed by all nodes below it, the longest of several siblings first.
+    """
+    node_count = len(parent)
+    subtree_size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
+    siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
+    return preorder(parent, subtree_size, siblings)
 
 
 def _thread_label(work: GpuEvents, thread: int) -> str:

@@ -5,7 +5,7 @@ Each of the three tables is made from a launcher table, which its user may have 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_US, Float64Array, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import group_durations, percent
+from tracelens_ext.trace.grouping import Groups, group_durations, percent
 from tracelens_ext.trace.lookup import values_at
 
 #: Statistics over the operations of a row that are available besides the sum.
@@ -99,11 +99,7 @@ def unique_args(
     Raises:
         UsageError: a metric does not exist.
     """
-    unknown = sorted(set(metrics) - set(METRICS) - {"sum"})
-    if unknown:
-        raise UsageError(
-            f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}"
-        )
+    _check_metrics(metrics)
     key = list(_UNIQUE_KEY)
     if "is_recompute" in launchers:
         key.append("is_recompute")
@@ -113,8 +109,7 @@ def unique_args(
     columns = groups.keys()
     columns["operation_count"] = groups.count
     shown_metrics = [metric for metric in METRICS if metric in metrics]
-    shown_metrics.append("sum")
-    for metric in shown_metrics:
+    for metric in shown_metrics + ["sum"]:
         for time in _TIMES:
             columns[f"{time}_{metric}"] = groups.statistic(time, metric)
     launcher_row = launchers["UID"].to_numpy()
@@ -137,6 +132,15 @@ def unique_args(
         columns["kernel_details_summary"] = texts.full
         columns["trunc_kernel_details"] = texts.short
     return _longest_first(columns, f"{DIRECT_TIME}_sum")
+
+
+def _check_metrics(metrics: Sequence[str]) -> None:
+    """Raise a `UsageError` if a metric does not exist."""
+    unknown = sorted(set(metrics) - set(METRICS) - {"sum"})
+    if unknown:
+        raise UsageError(
+            f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}"
+        )
 
 
 class _LauncherGroups:
@@ -239,8 +243,33 @@ def _launched_texts(
     events = events[np.argsort(launcher_row, kind="stable")]
     keys = [group_of_gpu[events], work.name[events], work.trace.stream[events]]
     kernels = group_durations(keys, work.duration[events])
+    group_of_kernel, name_of_kernel, stream_of_kernel = kernels.keys
+    full: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
+    short: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
     rows = zip(
-        *(key.tolist() for key in kernels.keys),
+        group_of_kernel.tolist(),
+        name_of_kernel.tolist(),
+        stream_of_kernel.tolist(),
+        _statistics_of_kernels(kernels),
+        strict=True,
+    )
+    for group, name, stream, statistics in rows:
+        full_name = work.trace.names[name]
+        full[group].append({"name": full_name, "stream": stream} | statistics)
+        short[group].append(
+            {
+                "name": _shortened(full_name),
+                "stream": stream,
+                "count": statistics["count"],
+                "mean_duration_us": statistics["mean_duration_us"],
+            }
+        )
+    return _LaunchedTexts(full=list(map(str, full)), short=list(map(str, short)))
+
+
+def _statistics_of_kernels(kernels: Groups) -> Iterator[dict[str, object]]:
+    """Yield the count and the durations of each group, µs, as full texts show them."""
+    rows = zip(
         kernels.count.tolist(),
         (kernels.total / NS_PER_US).tolist(),
         (kernels.mean / NS_PER_US).tolist(),
@@ -248,31 +277,14 @@ def _launched_texts(
         (kernels.longest / NS_PER_US).tolist(),
         strict=True,
     )
-    full: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
-    short: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
-    for group, name, stream, count, total, mean, shortest, longest in rows:
-        full_name = work.trace.names[name]
-        rounded_mean = round(mean, 3)
-        full[group].append(
-            {
-                "name": full_name,
-                "stream": stream,
-                "count": count,
-                "total_duration_us": total,
-                "mean_duration_us": rounded_mean,
-                "min_duration_us": shortest,
-                "max_duration_us": longest,
-            }
-        )
-        short[group].append(
-            {
-                "name": _shortened(full_name),
-                "stream": stream,
-                "count": count,
-                "mean_duration_us": rounded_mean,
-            }
-        )
-    return _LaunchedTexts(full=list(map(str, full)), short=list(map(str, short)))
+    for count, total, mean, shortest, longest in rows:
+        yield {
+            "count": count,
+            "total_duration_us": total,
+            "mean_duration_us": round(mean, 3),
+            "min_duration_us": shortest,
+            "max_duration_us": longest,
+        }
 
 
 def _shortened(name: str) -> str:

@@ -25,7 +25,15 @@ from tracelens_ext.analysis.serving.annotations import (
 )
 from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.errors import UsageError
-from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_US,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+    Trace,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.lookup import values_at
@@ -178,14 +186,7 @@ def find_steps(tree: CallTree, user_phases: tuple[UserPhase, ...] = ()) -> Steps
     intervals = StepIntervals(
         thread=track[first_rows], start=trace.ts[rows][first_rows], end=end
     )
-    name_codes = trace.name[rows].tolist()
-    detail = np.array(
-        [descriptions[code].detail for code in name_codes], dtype=np.int64
-    )
-    # Sorted by step and descending detail, the first annotation of each step is the most detailed.
-    # Steps begin at the same places as before the sort.
-    most_detailed = np.lexsort((-detail, step_of_row))[first_rows]
-    step_names = [name_codes[index] for index in most_detailed.tolist()]
+    step_names = _most_detailed_names(trace.name[rows], step_of_row, descriptions)
     return steps_at(
         tree,
         intervals,
@@ -194,6 +195,25 @@ def find_steps(tree: CallTree, user_phases: tuple[UserPhase, ...] = ()) -> Steps
         is_on_gpu=is_on_gpu,
         note=_ON_GPU_NOTE if is_on_gpu else "",
     )
+
+
+def _most_detailed_names(
+    name_codes: IntArray, step_of_row: Int64Array, descriptions: dict[int, _Description]
+) -> list[int]:
+    """Return the code of the most detailed name of each step; of equal names, the first.
+
+    Args:
+        name_codes: the name of each annotation, (n,).
+        step_of_row: the step of each annotation, ascending from 0, (n,).
+        descriptions: the description in each name.
+    """
+    details = [descriptions[code].detail for code in name_codes.tolist()]
+    detail = np.array(details, dtype=np.int64)
+    # Sorted by step and descending detail, the first annotation of each step is the most detailed.
+    order = np.lexsort((-detail, step_of_row))
+    _, first_of_step = np.unique(step_of_row, return_index=True)
+    codes: list[int] = name_codes[order[first_of_step]].tolist()
+    return codes
 
 
 def _described_rows(
@@ -310,31 +330,44 @@ def steps_at(
         is_on_gpu: the intervals are annotations on the GPU, which contain the GPU events of a step
             instead of their launches.
     """
-    trace = tree.trace
-    of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
-    if names:
-        if is_on_gpu:
-            is_assigned: BoolArray = np.ones(len(of_gpu), dtype=bool)
-            rows = trace.gpu_rows
-            track = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-        else:
-            is_assigned = tree.linked
-            rows = tree.launch_of_gpu[is_assigned]
-            track = trace.thread[rows].astype(np.int64)
-        step = last_before(
-            group=intervals.thread,
-            time=intervals.start,
-            query_group=track,
-            query_time=trace.ts[rows] + 1,
-        )
-        is_inside = (step != NONE) & (trace.ts[rows] < intervals.end[step])
-        of_gpu[is_assigned] = np.where(is_inside, step, NONE)
     return Steps(
         name=names,
         batch=batches,
         thread=intervals.thread,
         start=intervals.start,
         end=intervals.end,
-        of_gpu=of_gpu,
+        of_gpu=_steps_of_gpu_events(tree, intervals, is_on_gpu=is_on_gpu),
         note=note,
     )
+
+
+def _steps_of_gpu_events(
+    tree: CallTree, intervals: StepIntervals, *, is_on_gpu: bool
+) -> Int64Array:
+    """Return the step of each GPU event, `NONE` outside of all steps, (g,).
+
+    The arguments are those of `steps_at`.
+    """
+    trace = tree.trace
+    of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
+    if not len(intervals.start):
+        return of_gpu
+    if is_on_gpu:
+        is_assigned: BoolArray = np.ones(len(of_gpu), dtype=bool)
+        rows = trace.gpu_rows
+        track = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    else:
+        is_assigned = tree.linked
+        rows = tree.launch_of_gpu[is_assigned]
+        track = trace.thread[rows].astype(np.int64)
+    # An event that begins together with a step belongs to the step. `last_before` leaves out
+    # equal times, so the time of the event is raised by 1 ns.
+    step = last_before(
+        group=intervals.thread,
+        time=intervals.start,
+        query_group=track,
+        query_time=trace.ts[rows] + 1,
+    )
+    is_inside = trace.ts[rows] < values_at(intervals.end, step)
+    of_gpu[is_assigned] = np.where(is_inside, step, NONE)
+    return of_gpu
