@@ -43,7 +43,8 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import LabeledColumns, number_groups
-from tracelens_ext.trace.intervals import covered, distinct
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
 #: Numbers of elements from here on come from damaged traces.
