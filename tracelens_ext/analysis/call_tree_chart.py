@@ -171,7 +171,11 @@ CALL_TREE = Table(
             "the kernels that are too small to show",
         ),
         Column("kind", "kind of the node: `module`, `operation`, `kernel` or `other`"),
-        Column("category", "kernel category with the most time in the node"),
+        Column(
+            "category",
+            "kernel category with the most time in the node; `GPU work` when "
+            "categories are off",
+        ),
         Column(
             "gpu_time_ns",
             "total duration of the GPU events at the node and below",

@@ -195,8 +195,8 @@ CPU_TIMELINE = Table(
         Column(
             "time_ms",
             (
-                "time during which any thread of a process did this, summed over "
-                "the processes"
+                "time during which any thread of a process did this, and none did "
+                "what a row above shows, summed over the processes"
             ),
         ),
         Column("% of wall time", "share of the `wall_time`", unit="%"),

@@ -454,10 +454,10 @@ IDLE_CPU_ACTIVITY = Table(
     columns=[
         Column(
             "host_op",
-            "innermost operation or annotation that covers at least half of "
-            "the time from the start of the gap to the launch of the next GPU "
-            "event; empty if there is none, `(unlinked)` if that launch is "
-            "not in the trace",
+            "innermost operation or annotation on the launching thread that "
+            "covers at least half of the time from the start of the gap to "
+            "the launch of the next GPU event; empty if there is none, "
+            "`(unlinked)` if that launch is not in the trace",
         ),
         Column(
             "python_frame",

@@ -489,9 +489,9 @@ KERNEL_SOURCES = Table(
         _CPU_OP,
         Column(
             "source",
-            "file, first line and name of the Python function that caused the "
-            "launch: the innermost one that does more than pass the call on; "
-            "empty if none was recorded",
+            "file, first line and name of the innermost Python function "
+            "around the launch that does more than pass the call on; empty if "
+            "none was recorded",
         ),
         Column(
             "layer",
