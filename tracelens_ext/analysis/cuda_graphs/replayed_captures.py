@@ -19,6 +19,11 @@ from tracelens_ext.trace.grouping import (
     texts,
 )
 
+#: The columns in which all rows of one replayed graph agree.
+_REPLAY_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
+#: Stands for the capture of a graph launch that no capture fits.
+_NO_CAPTURE = Capture(file="", batch_size=None, mode="", graphs=[])
+
 
 def captured_operations(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return a row per captured operation: the innermost CPU op around a captured launch."""
@@ -38,9 +43,6 @@ def captured_operations(gpu_events: GpuEvents) -> pd.DataFrame:
     )
 
 
-_REPLAY_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
-
-
 class _ReplayRow(NamedTuple):
     """A graph launch and the captured graph that it replays; unknown numbers are `NONE`."""
 
@@ -57,9 +59,6 @@ class _ReplayRow(NamedTuple):
     gpu_time_ms: int  #: ns at first; `replayed_captures` sums and converts it
     tokens: int  #: 0 if unknown
     steps_with_tokens: int  #: 1 if the tokens are known, else 0
-
-
-_NO_CAPTURE = Capture(file="", batch_size=None, mode="", graphs=[])
 
 
 def replayed_captures(replays: GraphReplays | None) -> pd.DataFrame:
