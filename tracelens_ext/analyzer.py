@@ -258,9 +258,8 @@ class TreePerfAnalyzer(TableMethods):
     def _whole_simulation(self) -> Simulation:
         with self.failures.base("The simulation"):
             simulation = Simulation(self.gpu_events)
-            if (
-                self._last_findings is not None
-            ):  # the simulation was discarded in the meantime
+            if self._last_findings is not None:
+                # The simulation was discarded after the findings were computed.
                 tell_claims(simulation, self._last_findings.findings)
             return simulation
 

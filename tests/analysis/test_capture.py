@@ -616,7 +616,7 @@ def test_phases_shows_the_operations_inside_of_graphs(
         {"operation": "aten::mm", "calls": 2, "kernels": 2, "total_time_us": 20.0},
     ]
     assert run_command(["phases", str(trace), "--capture", str(capture)]) == 0
-    assert "Operations inside of graph launches" in capsys.readouterr().out
+    assert "Operations in graph launches" in capsys.readouterr().out
 
 
 def test_phases_shows_the_operations_inside_of_graphs_even_without_steps(

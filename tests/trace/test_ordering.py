@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.integer_sorting import stable_order
 
 KINDS = [np.uint8, np.int32, np.int64]
 

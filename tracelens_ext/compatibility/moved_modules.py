@@ -127,6 +127,7 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "roofline.hlo": {"Work": "HloWork"},
     "simulation.dependency_graph": {"Program": "DependencyGraph"},
     "trace.gpu_events": {"GpuWork": "GpuEvents"},
+    "trace.intervals": {"Union": "DisjointIntervals"},
 }
 
 #: Old packages that defined names themselves; the others only contained modules.

@@ -21,7 +21,7 @@ from tracelens_ext.distributed.wait_root_causes import (
 )
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array
 
 #: The columns of kernels that are needed in addition to those of the ranks' activities.
 _KERNEL_COLUMNS = [
@@ -142,15 +142,9 @@ def job_tables(
     tables: dict[str, pd.DataFrame] = {}
     offset_us = pd.Series(0.0, index=ranks)
     with failures.isolate("The table clocks"):
-        complete = kernels[kernels["has_wait"]]
-        clocks = fit_clocks(complete, ranks)
-        offset_us = clocks.set_index("rank")["offset_us"]
-        # Calls without a group are matched less reliably. The offsets may rest on them, but the
-        # table shows only offsets that rest on calls of known groups.
-        is_named = complete["matched_by"] != MatchedBy.UNNAMED
-        if not is_named.all():
-            clocks = fit_clocks(complete[is_named], ranks)
-        tables["clocks"] = clocks
+        clocks = _fit_clocks_of_ranks(kernels, ranks)
+        offset_us = clocks.offset_us
+        tables["clocks"] = clocks.table
     kernels = _with_waits(kernels, calls)
     root_causes = without_root_causes(kernels)
     with failures.isolate("The table wait_root_causes"):
@@ -159,10 +153,7 @@ def job_tables(
         tables["wait_root_causes"] = root_causes.table
     kernels = root_causes.kernels
     with failures.isolate("The table collective_waits"):
-        ordered = kernels.sort_values(
-            ["call", "rank"], kind="stable", ignore_index=True
-        )
-        tables["collective_waits"] = _in_microseconds(ordered)[WAIT_COLUMNS]
+        tables["collective_waits"] = _wait_table(kernels)
     _put_on_one_clock(
         kernels=kernels,
         stuck=stuck,
@@ -195,6 +186,32 @@ def job_tables(
     with failures.isolate("The table collective_groups"):
         tables["collective_groups"] = _group_table(calls)
     return tables
+
+
+class _ClocksOfRanks(NamedTuple):
+    """The clocks of the ranks of a job."""
+
+    table: pd.DataFrame  #: the table `clocks`
+    offset_us: pd.Series  #: the offset of each clock, by rank
+
+
+def _fit_clocks_of_ranks(kernels: pd.DataFrame, ranks: Int64Array) -> _ClocksOfRanks:
+    """Return the clocks of the ranks, from the kernels of calls that have a wait."""
+    complete = kernels[kernels["has_wait"]]
+    table = fit_clocks(complete, ranks)
+    offset_us = table.set_index("rank")["offset_us"]
+    # Calls without a group are matched less reliably. The offsets may rest on them, but the
+    # table shows only offsets that rest on calls of known groups.
+    is_named = complete["matched_by"] != MatchedBy.UNNAMED
+    if not is_named.all():
+        table = fit_clocks(complete[is_named], ranks)
+    return _ClocksOfRanks(table=table, offset_us=offset_us)
+
+
+def _wait_table(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the table `collective_waits`, ordered by call and rank."""
+    ordered = kernels.sort_values(["call", "rank"], kind="stable", ignore_index=True)
+    return _in_microseconds(ordered)[WAIT_COLUMNS]
 
 
 def _with_waits(kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -187,42 +188,6 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
     """
     if waits.empty:
         return []
-    # Shorter names first, so that iteration 9 comes before iteration 10.
-    names = sorted(set(waits["iteration"]), key=lambda name: (len(name), name))
-    column_count = min(len(names), _MAX_COLUMNS)
-    column_of_name = np.arange(len(names)) * column_count // len(names)
-    cells = _cells(waits, dict(zip(names, column_of_name.tolist(), strict=True)))
-    rows = _without_nan(cells)
-    gap_between_rows = 1 if len(rows) <= _MAX_ROWS_WITH_GAPS else 0
-    heat_map_trace = plotly_trace(
-        "heatmap",
-        x=[plotly_text(text) for text in _column_texts(names, column_of_name.tolist())],
-        y=cells.index.tolist(),
-        z=rows,
-        zmin=0,
-        colorscale=[[0, _NO_WAIT_COLOR], [1, _WAIT_COLOR]],
-        colorbar={"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0},
-        hovertemplate="<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>",
-        xgap=1,
-        ygap=gap_between_rows,
-    )
-    rank_axis: dict[str, object] = {
-        "autorange": "reversed",
-        "tickformat": "d",
-        "title": {"text": "rank"},
-        "showgrid": False,
-    }
-    if len(rows) <= _MAX_ROWS_WITH_ALL_LABELS:
-        rank_axis["dtick"] = 1
-    layout = {
-        "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
-        "xaxis": {
-            "type": "category",
-            "title": {"text": "iteration"},
-            "showgrid": False,
-        },
-        "yaxis": rank_axis,
-    }
     longest = waits.groupby("rank")["wait_ms"].sum().nlargest(_LONGEST_WAITS)
     texts = [
         f"rank {rank} {duration_text(wait_ms)}" for rank, wait_ms in longest.items()
@@ -233,9 +198,57 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
         summary=f"Longest waits: {', '.join(texts)}",
         legend=[],
         sheet="waits",
-        spec=spec_of([heat_map_trace], layout),
+        spec=_heat_map_spec(waits),
     )
     return [figure]
+
+
+def _heat_map_spec(waits: pd.DataFrame) -> dict[str, object]:
+    """Return the cells and the layout of the heat map of waits for Plotly."""
+    # Shorter names first, so that iteration 9 comes before iteration 10.
+    names = sorted(set(waits["iteration"]), key=lambda name: (len(name), name))
+    column_count = min(len(names), _MAX_COLUMNS)
+    columns = np.arange(len(names)) * column_count // len(names)
+    column_of_name = dict(zip(names, columns.tolist(), strict=True))
+    cells = _cells(waits, column_of_name)
+    rows = _without_nan(cells)
+    gap_between_rows = 1 if len(rows) <= _MAX_ROWS_WITH_GAPS else 0
+    column_texts = _column_texts(names, columns.tolist())
+    heat_map_trace = plotly_trace(
+        "heatmap",
+        x=[plotly_text(text) for text in column_texts],
+        y=cells.index.tolist(),
+        z=rows,
+        zmin=0,
+        colorscale=[[0, _NO_WAIT_COLOR], [1, _WAIT_COLOR]],
+        colorbar={"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0},
+        hovertemplate="<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>",
+        xgap=1,
+        ygap=gap_between_rows,
+    )
+    return spec_of([heat_map_trace], _heat_map_layout(len(rows)))
+
+
+def _heat_map_layout(row_count: int) -> dict[str, object]:
+    """Return the layout of the heat map for Plotly, with a row for each rank."""
+    rank_axis: dict[str, object] = {
+        "autorange": "reversed",
+        "tickformat": "d",
+        "title": {"text": "rank"},
+        "showgrid": False,
+    }
+    if row_count <= _MAX_ROWS_WITH_ALL_LABELS:
+        rank_axis["dtick"] = 1
+    height = 22 * row_count + 70
+    return {
+        "height": int(np.clip(height, 180, 700)),
+        "xaxis": {
+            "type": "category",
+            "title": {"text": "iteration"},
+            "showgrid": False,
+        },
+        "yaxis": rank_axis,
+    }
 
 
 def _cells(waits: pd.DataFrame, column_of_name: Mapping[str, int]) -> pd.DataFrame:
@@ -289,22 +302,7 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     if bandwidths.empty:
         return []
     points = bandwidths.nlargest(_MAX_POINTS, "calls", keep="first")
-    collectives = points["collective"].value_counts().index.tolist()
-    if len(collectives) > _MAX_LEGEND + 1:
-        collectives = collectives[:_MAX_LEGEND] + [_OTHERS]
-    is_named = points["collective"].isin(collectives)
-    label_of_point = points["collective"].where(is_named, _OTHERS)
-    traces: list[dict[str, object]] = []
-    legend = []
-    for collective, color in zip(collectives, _PALETTE, strict=False):
-        legend.append((elided(collective, _MAX_NAME_CHARACTERS), color))
-        traces.append(
-            _point_trace(
-                points=points[label_of_point == collective],
-                number=len(traces),
-                color=color,
-            )
-        )
+    traces, legend = _points_by_collective(points)
     best_of_span = bandwidths.groupby(bandwidths["span"].fillna(""))["best_gb_s"].max()
     texts = []
     lines = []
@@ -336,6 +334,30 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
         spec=spec_of(traces, layout),
     )
     return [figure]
+
+
+class _ColoredPoints(NamedTuple):
+    """The points of a chart, in the colors of their collectives."""
+
+    traces: list[dict[str, object]]  #: the points of each collective for Plotly
+    legend: list[tuple[str, str]]  #: the name and the color of each collective
+
+
+def _points_by_collective(points: pd.DataFrame) -> _ColoredPoints:
+    """Return the points of the most frequent collectives, and of all others, in colors."""
+    collectives = points["collective"].value_counts().index.tolist()
+    if len(collectives) > _MAX_LEGEND + 1:
+        collectives = collectives[:_MAX_LEGEND] + [_OTHERS]
+    is_named = points["collective"].isin(collectives)
+    label_of_point = points["collective"].where(is_named, _OTHERS)
+    colored = _ColoredPoints(traces=[], legend=[])
+    for index, (collective, color) in enumerate(
+        zip(collectives, _PALETTE, strict=False)
+    ):
+        colored.legend.append((elided(collective, _MAX_NAME_CHARACTERS), color))
+        points_of_collective = points[label_of_point == collective]
+        colored.traces.append(_point_trace(points_of_collective, index, color))
+    return colored
 
 
 def _point_trace(points: pd.DataFrame, number: int, color: str) -> dict[str, object]:

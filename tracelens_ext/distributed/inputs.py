@@ -100,9 +100,8 @@ class FoundInputs(NamedTuple):
 
     #: the traces without duplicates, sorted by name so that rank2 comes before rank10
     traces: list[FleetInput]
-    problems: list[
-        TraceNotFoundError
-    ]  #: one error for each argument that names no trace
+    #: one error for each argument that names no trace
+    problems: list[TraceNotFoundError]
 
 
 def find_inputs(arguments: Sequence[str]) -> FoundInputs:

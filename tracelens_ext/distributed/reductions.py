@@ -250,29 +250,38 @@ def spread(
         value=value,
         per_device=per_device,
     )
-    shortest_first = times.sort_values(["ms", "rank"], kind="stable").groupby(
-        "key", sort=False
-    )
     longest_first = times.sort_values(
         ["ms", "rank"], ascending=[False, True], kind="stable"
     )
-    longest_first_of_key = longest_first.groupby("key", sort=False)
+    table = _statistics_of_keys(times, longest_first)
+    table["top_ranks"] = _top_ranks(longest_first)
+    table = table.sort_values("mean_ms", ascending=False, kind="stable")
+    rows = key_values.loc[table.index]
+    return rows.join(table[_SPREAD_COLUMNS]).reset_index(drop=True)
+
+
+def _statistics_of_keys(
+    times: pd.DataFrame, longest_first: pd.DataFrame
+) -> pd.DataFrame:
+    """Return statistics of the times of each key: all of `_SPREAD_COLUMNS` but `top_ranks`.
+
+    Args:
+        times: `key`, `rank` and `ms`.
+        longest_first: the same rows, the longest time first; of equal times, the lowest rank first.
+    """
+    shortest_first = times.sort_values(["ms", "rank"], kind="stable")
+    times_of_key = shortest_first.groupby("key", sort=False)
     table = pd.DataFrame(
         {
-            "ranks": shortest_first["ms"].size(),
-            "mean_ms": shortest_first["ms"].mean(),
-            "min_ms": shortest_first["ms"].min(),
-            "max_ms": shortest_first["ms"].max(),
+            "ranks": times_of_key["ms"].size(),
+            "mean_ms": times_of_key["ms"].mean(),
+            "min_ms": times_of_key["ms"].min(),
+            "max_ms": times_of_key["ms"].max(),
         }
     )
-    sum_of_squares = shortest_first["ms"].var(ddof=0) * table["ranks"]
-    table["min_rank"] = shortest_first["rank"].first()
-    table["max_rank"] = longest_first_of_key["rank"].first()
-    top = longest_first_of_key.head(_TOP_RANKS)
-    texts = [
-        f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)
-    ]
-    table["top_ranks"] = top.assign(text=texts).groupby("key")["text"].agg(", ".join)
+    sum_of_squares = times_of_key["ms"].var(ddof=0) * table["ranks"]
+    table["min_rank"] = times_of_key["rank"].first()
+    table["max_rank"] = longest_first.groupby("key", sort=False)["rank"].first()
     mean = table["mean_ms"]
     # The mean of equal times may differ from them in the last digit, which must not become a
     # negative difference.
@@ -282,9 +291,16 @@ def spread(
     degrees_of_freedom = table["ranks"] - 1
     variance = sum_of_squares / degrees_of_freedom.where(degrees_of_freedom > 0)
     table["std_ms"] = np.sqrt(variance)
-    table = table.sort_values("mean_ms", ascending=False, kind="stable")
-    rows = key_values.loc[table.index]
-    return rows.join(table[_SPREAD_COLUMNS]).reset_index(drop=True)
+    return table
+
+
+def _top_ranks(longest_first: pd.DataFrame) -> pd.Series:
+    """Return the ranks with the longest times of each key as a text, such as `3 (0.250)`."""
+    top = longest_first.groupby("key", sort=False).head(_TOP_RANKS)
+    texts = [
+        f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)
+    ]
+    return top.assign(text=texts).groupby("key")["text"].agg(", ".join)
 
 
 class _KeyedTimes(NamedTuple):

@@ -165,11 +165,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
             done=done,
             failures=part_failures,
         )
-    for name in REDUCTIONS + COLLECTIVE_TABLES:
-        if name in tables:
-            store.put_table(name, tables[name])
-        else:
-            store.remove_table(name)
+    _replace_stored_tables(store, tables)
     if done:
         matched = match_ranks(
             client=client,
@@ -201,6 +197,17 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         notes=notes,
         problems=run.problems,
     )
+
+
+def _replace_stored_tables(
+    store: ResultStore, tables: Mapping[str, pd.DataFrame]
+) -> None:
+    """Write the tables over all ranks, and remove those that an earlier run has left."""
+    for name in REDUCTIONS + COLLECTIVE_TABLES:
+        if name in tables:
+            store.put_table(name, tables[name])
+        else:
+            store.remove_table(name)
 
 
 def _failure_table(

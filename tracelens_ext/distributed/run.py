@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.distributed.cluster import (
@@ -28,6 +28,9 @@ from tracelens_ext.distributed.storage import DONE, ResultStore, stored_name
 from tracelens_ext.distributed.trace_tables import TABLES as PART_TABLES
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["ATTEMPTS", "FleetResult", "run_fleet"]
 
@@ -126,11 +129,7 @@ def run_fleet(
     stage_names = None
     if pipeline_stages is not None:
         stage_names = StageNames.of_text(pipeline_stages)
-    worker_count = _worker_count(
-        sources=sources,
-        store=store,
-        workers=workers,
-    )
+    worker_count = _worker_count(sources, store, workers)
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if worker_count or scheduler is not None:
         # The workers already read several traces at the same time.
@@ -148,11 +147,7 @@ def run_fleet(
         pause_s=pause_s,
     )
     store.claim(_written_names(), force=force)
-    plan = _plan(
-        sources=sources,
-        store=store,
-        options=options,
-    )
+    plan = _plan(sources, store, options)
     run = FleetRun(
         store=store,
         jobs=list(plan.jobs),
@@ -161,20 +156,48 @@ def run_fleet(
         ranks_per_node=ranks_per_node,
         stage_names=stage_names,
     )
-    process_count = min(worker_count, len(plan.remaining))
-    with (
-        workers_of(scheduler, process_count)
-        if plan.remaining
-        else nullcontext() as client
-    ):
+    return _run_plan(
+        plan=plan,
+        run=run,
+        scheduler=scheduler,
+        worker_count=worker_count,
+        attempts=attempts,
+        progress=progress,
+    )
+
+
+def _run_plan(
+    plan: _Plan,
+    run: FleetRun,
+    scheduler: str | None,
+    worker_count: int,
+    attempts: int,
+    progress: ProgressCallback | None,
+) -> FleetResult:
+    """Do the remaining jobs of a plan, compare the ranks, and return the result.
+
+    Args:
+        plan: the jobs.
+        run: collects the finished jobs.
+        scheduler: the address of a Dask scheduler; None to start workers on this machine.
+        worker_count: the number of worker processes on this machine; 0 for none.
+        attempts: how often a trace that fails is tried.
+        progress: called with (done, failed, total) whenever a trace is done or has failed.
+    """
+    clients: AbstractContextManager[Client | None] = nullcontext()
+    if plan.remaining:
+        process_count = min(worker_count, len(plan.remaining))
+        clients = workers_of(scheduler, process_count)
+    with clients as client:
         report_progress = _FleetProgress(progress, kept=plan.kept, total=len(plan.jobs))
         if client is not None:
-            for finished in run_jobs(
+            finished_jobs = run_jobs(
                 client=client,
                 jobs=plan.remaining,
                 attempts=attempts,
                 is_remote=scheduler is not None,
-            ):
+            )
+            for finished in finished_jobs:
                 run.add(finished)
                 report_progress.add(finished)
         return finish(client, run)

@@ -30,7 +30,8 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups, texts
-from tracelens_ext.trace.intervals import distinct, inside
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import inside
 from tracelens_ext.trace.lookup import values_at
 
 #: The most places of a kind that a finding names. Nobody acts on more at once.
@@ -292,9 +293,8 @@ class _Search(NamedTuple):
     """The innermost events around some of the given intervals."""
 
     interval: Int64Array  #: indices of the intervals
-    segments: (
-        hosts.HostSegments
-    )  #: the segments of host time, each in one innermost event
+    #: the segments of host time, each in one innermost event
+    segments: hosts.HostSegments
     overlap: hosts.SegmentOverlap  #: how the segments overlap with these intervals
 
 
@@ -372,8 +372,8 @@ def _iterations_during(
         parts = inside(
             start=idle_of_process.start,
             end=idle_of_process.end,
-            first=iterations.start[iterations_of_process],
-            last=iterations.end[iterations_of_process],
+            other_start=iterations.start[iterations_of_process],
+            other_end=iterations.end[iterations_of_process],
         )
         iteration = iterations_of_process[parts.other]
         ns = (parts.end - parts.start) / device_count

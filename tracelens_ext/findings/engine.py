@@ -121,14 +121,9 @@ def find_findings(
     inspection.idle_moments.cache_clear()  # frees memory for the simulation
     simulated = _simulated(findings, simulate, registry, failures)
     has_claims = any(finding.attributed_ms for finding in simulated.findings)
-    unknown = _ALL_FAILED
-    sentences: list[str] = []
-    with failures.isolate("What the findings leave open"), suppress(FailedPartError):
-        unknown = _what_is_left_open(inspection, first_sentences, has_claims=has_claims)
+    unknown = _open_question(inspection, first_sentences, has_claims=has_claims)
     if too_little:
         unknown = too_little
-    with failures.isolate("What the time is spent on"), suppress(FailedPartError):
-        sentences = time_use(inspection)
     return with_recording(
         recording.wall_ns / NS_PER_MS,
         simulated.findings,
@@ -136,11 +131,29 @@ def find_findings(
         all_clear=not unknown and not has_claims,
         unknown=unknown,
         first_sentences=first_sentences,
-        time_use=sentences,
+        time_use=_time_use_sentences(inspection),
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.idle_time_of_parts(),
         model=simulated.model,
     )
+
+
+def _open_question(
+    inspection: Inspection, first_sentences: list[str], *, has_claims: bool
+) -> str:
+    """Return a sentence about what the findings leave open; empty if they leave nothing open."""
+    failures = inspection.failures
+    with failures.isolate("What the findings leave open"), suppress(FailedPartError):
+        return _what_is_left_open(inspection, first_sentences, has_claims=has_claims)
+    return _ALL_FAILED
+
+
+def _time_use_sentences(inspection: Inspection) -> list[str]:
+    """Return sentences about what the time is spent on; empty if they cannot be computed."""
+    failures = inspection.failures
+    with failures.isolate("What the time is spent on"), suppress(FailedPartError):
+        return time_use(inspection)
+    return []
 
 
 class _Simulated(NamedTuple):

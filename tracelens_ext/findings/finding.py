@@ -23,7 +23,8 @@ from tracelens_ext.trace import (
     IntArray,
 )
 from tracelens_ext.trace.grouping import sums
-from tracelens_ext.trace.intervals import distinct, union
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import union
 
 Confidence = Literal["high", "medium", "low"]
 #: A finding that saves less of the analyzed time, percent, is not worth attention.

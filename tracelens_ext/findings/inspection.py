@@ -16,6 +16,7 @@ from tracelens_ext.analysis.coverage.program import PYTORCH, program_of
 from tracelens_ext.analysis.idle_time.cpu_activity import idle_time_segments
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.attribution import places_of, ranked
+from tracelens_ext.findings.chosen_texts import ChosenTexts, evidence_of
 from tracelens_ext.findings.detector import Detector as Detector
 from tracelens_ext.findings.finding import LEAST_SHARE_PERCENT as LEAST_SHARE_PERCENT
 from tracelens_ext.findings.finding import (
@@ -27,7 +28,7 @@ from tracelens_ext.findings.finding import (
     saving_text,
 )
 from tracelens_ext.findings.program_facts import ProgramFacts
-from tracelens_ext.findings.texts import FindingText, VariantText, first_fitting
+from tracelens_ext.findings.texts import FindingText
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow
@@ -42,7 +43,8 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import LabeledColumns, number_groups
-from tracelens_ext.trace.intervals import covered, distinct
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
 #: Numbers of elements from here on come from damaged traces.
@@ -54,8 +56,6 @@ _TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _AMD: Final = ("hip", "roc")
 _NO_TEXT: Final = FindingText(confidence=cast("Confidence", ""))
 _NO_NUMBERS: Final[Mapping[str, float | None]] = MappingProxyType({})
-#: A name in braces, perhaps with a format.
-_NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 NO_SHAPES: Final = (
     "The trace has no shapes, so slow matrix products and chains of memory-bound "
     "operations cannot be detected, and attention only by name; record shapes with "
@@ -74,15 +74,26 @@ class StreamOrder(NamedTuple):
     stream: Int64Array  #: the number of the stream of each of them, (g,)
 
 
+class _ExpectedSaving(NamedTuple):
+    """What the fix of a finding saves."""
+
+    time_ms: float  #: the attributed time
+    share_percent: float  #: its share of the analyzed time
+    low_ms: float | None  #: the least that the fix saves; None for the attributed time
+    high_ms: float | None  #: the most that the fix saves; None for the attributed time
+
+
+_NO_SAVING: Final = _ExpectedSaving(0.0, 0.0, None, None)
+
+
 @dataclass(eq=False)
 class Inspection:
     """A trace as detectors see it."""
 
     work: GpuEvents  #: the g GPU events
     find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
-    find_roofline: Callable[
-        [], Roofline
-    ]  #: compares those operations with the best case
+    #: compares those operations with the best case
+    find_roofline: Callable[[], Roofline]
     wall: WallTime  #: the wall time, and the claims on it
     #: sentences about problems that cannot be detected; detectors add to them
     notes: list[str] = field(default_factory=list)
@@ -362,51 +373,78 @@ class Inspection:
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        unknown = texts.keys() - _TEXTS
-        if unknown:
-            raise TypeError(f"there is no text for {', '.join(sorted(unknown))}")
-        saving_ms = 0.0
-        share_percent = 0.0
-        if claim is not None:
-            saving_ms = claim.attributed_ms
-            share_percent = self.share_percent(claim)
-            low_ms, assumed_high_ms = _range_ms(claim, text, low_ms)
-            if high_ms is None:
-                high_ms = assumed_high_ms
-        chosen_texts = _ChosenTexts(self, text, variant, texts)
-        chosen_texts.fill(
-            {"saving": saving_text(saving_ms, share_percent), "share": share_percent},
-            values or {},
-        )
+        unknown_texts = texts.keys() - _TEXTS
+        if unknown_texts:
+            raise TypeError(f"there is no text for {', '.join(sorted(unknown_texts))}")
         informs = informs or claim is None or text.informs_only
-        title = chosen_texts.get("title")
+        saving = _NO_SAVING
         places: Mapping[str, Sequence[Place]] = {}
         if claim is not None:
+            saving = self._expected_saving(claim, text, low_ms, high_ms)
             places = places_of(self.work, claim, self.idle_moments, where)
             if not informs:
                 places = {**places, **_places_of_devices(claim)}
+        chosen_texts = ChosenTexts(
+            program_kind=program_of(self.work.trace).kind,
+            facts=self.facts,
+            text=text,
+            variant=variant,
+            given=texts,
+        )
+        chosen_texts.fill(
+            {
+                "saving": saving_text(saving.time_ms, saving.share_percent),
+                "share": saving.share_percent,
+            },
+            values or {},
+        )
         if informs:
+            # Only the texts have the time of such a finding.
             claim = None
-            saving_ms = 0.0
-            share_percent = 0.0
-            low_ms = None
-            high_ms = None
+            saving = _NO_SAVING
         page = chosen_texts.template("documentation")
         return Finding(
             id=detector,
-            title=title,
-            saving_ms=saving_ms,
-            share_percent=share_percent,
+            title=chosen_texts.get("title"),
+            saving_ms=saving.time_ms,
+            share_percent=saving.share_percent,
             confidence=cast("Confidence", chosen_texts.template("confidence")),
             confidence_reason=chosen_texts.get("reason"),
             where=places,
-            evidence=_evidence(text, numbers, chosen_texts.values) + list(evidence),
+            evidence=evidence_of(text, numbers, chosen_texts.values) + list(evidence),
             advice=chosen_texts.get("advice"),
             documentation=page or f"tracelens-ext explain finding {detector}",
             snippet=chosen_texts.get("snippet"),
-            saving_low_ms=low_ms,
-            saving_high_ms=high_ms,
+            saving_low_ms=saving.low_ms,
+            saving_high_ms=saving.high_ms,
             claim=claim,
+        )
+
+    def _expected_saving(
+        self,
+        claim: Claim,
+        text: FindingText,
+        low_ms: float | None,
+        high_ms: float | None,
+    ) -> _ExpectedSaving:
+        """Return what the fix of a finding saves.
+
+        Args:
+            claim: the attributed time.
+            text: the texts of the finding, with its usual range.
+            low_ms: the least that the fix saves, if the detector knows it.
+            high_ms: the most that the fix saves, if the detector knows it.
+        """
+        attributed_ms = claim.attributed_ms
+        if low_ms is None and text.least_share < 1:
+            low_ms = text.least_share * attributed_ms
+        if high_ms is None and text.most_share > 1:
+            high_ms = text.most_share * attributed_ms
+        return _ExpectedSaving(
+            time_ms=attributed_ms,
+            share_percent=self.share_percent(claim),
+            low_ms=low_ms,
+            high_ms=high_ms,
         )
 
     def finding_of_events(
@@ -462,118 +500,11 @@ class Inspection:
         }
 
 
-def _range_ms(
-    claim: Claim, text: FindingText, low_ms: float | None
-) -> tuple[float | None, float | None]:
-    """Return the least and the most that a fix saves, ms; None for the attributed time."""
-    attributed_ms = claim.attributed_ms
-    high_ms = None
-    if low_ms is None and text.least_share < 1:
-        low_ms = text.least_share * attributed_ms
-    if text.most_share > 1:
-        high_ms = text.most_share * attributed_ms
-    return low_ms, high_ms
-
-
-class _ChosenTexts:
-    """The texts of a finding: those of the detector, else of the variant, else of the finding."""
-
-    def __init__(
-        self,
-        inspection: Inspection,
-        text: FindingText,
-        variant: str,
-        given: Mapping[str, str],
-    ) -> None:
-        self.text = text
-        self.variant = text.variants.get(variant, VariantText())
-        self.values: dict[str, object] = {}
-        self._given = dict(given)
-        if "advice" not in given:
-            self._choose_advice(inspection)
-        elif not inspection.is_of_pytorch:
-            self._given["snippet"] = ""
-
-    def _choose_advice(self, inspection: Inspection) -> None:
-        """Choose the advice that fits the program and the facts about it."""
-        kind = program_of(inspection.work.trace).kind
-        variants = self.variant.advices
-        if not variants and self.variant.advice is None:
-            variants = self.text.advices
-        chosen = first_fitting(variants, kind, inspection.facts)
-        if chosen is not None:
-            self._given["advice"] = chosen.text(inspection.facts)
-            self._given["snippet"] = chosen.snippet
-        if not inspection.is_of_pytorch and (chosen is None or not chosen.kinds):
-            self._given["snippet"] = ""
-
-    def fill(self, *values: Mapping[str, object]) -> None:
-        """Set the values for the names in braces; a later value replaces an earlier one.
-
-        The values of the variant come after the first ones.
-        """
-        self.values = {}
-        self.values.update(values[0])
-        self.values.update(self.variant.values)
-        for some_values in values[1:]:
-            self.values.update(some_values)
-
-    def template(self, name: str) -> str:
-        """Return a text as it is declared."""
-        if name in self._given:
-            return self._given[name]
-        text_of_variant: str | None = getattr(self.variant, name)
-        if text_of_variant is not None:
-            return text_of_variant
-        text_of_finding: str = getattr(self.text, name)
-        return text_of_finding
-
-    def get(self, name: str) -> str:
-        """Return a text in which values replace the names in braces."""
-        return _fill(self.template(name), self.values)
-
-
 def _flops_of_row(row: RooflineRow) -> float:
     """Return the floating point operations of a call; 0 if they are not known."""
     if row.cost is None:
         return 0
     return row.cost.flops
-
-
-def _fill(template: str, values: Mapping[str, object]) -> str:
-    """Return a text in which values replace the names in braces; unknown names stay."""
-
-    def value_of(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in values:
-            return match[0]
-        value = values[name]
-        format_specification = match[2] or ""
-        return format(value, format_specification)
-
-    return _NAMED.sub(value_of, template)
-
-
-def _evidence(
-    text: FindingText, numbers: Mapping[str, float | None], values: Mapping[str, object]
-) -> list[Evidence]:
-    """Return the known numbers as evidence.
-
-    Raises:
-        TypeError: the detector gives other numbers than the text declares.
-    """
-    if numbers and numbers.keys() != text.evidence.keys():
-        wrong = ", ".join(sorted(numbers.keys() ^ text.evidence.keys()))
-        raise TypeError(f"numbers and evidence texts differ: {wrong}")
-    result = []
-    for name, about in text.evidence.items():
-        number = numbers.get(name)
-        if number is None:
-            continue
-        what = _fill(about.what, values)
-        evidence = Evidence(what, number, about.unit, about.see)
-        result.append(evidence)
-    return result
 
 
 def _places_of_devices(claim: Claim) -> dict[str, Sequence[Place]]:

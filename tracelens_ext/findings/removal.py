@@ -18,7 +18,7 @@ from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import find_gaps
 from tracelens_ext.trace.grouping import sums
-from tracelens_ext.trace.intervals import Union
+from tracelens_ext.trace.intervals import DisjointIntervals
 from tracelens_ext.trace.lookup import values_at
 
 #: The share of the CPU's time that remains if the CPU becomes only partly faster.
@@ -208,7 +208,7 @@ class _HostTimes:
         self.start = np.append(self.start, start)
         self.end = np.append(self.end, end)
 
-    def by_clock(self) -> Sequence[Union]:
+    def by_clock(self) -> Sequence[DisjointIntervals]:
         """Return the intervals of each clock, ns since the window's start."""
         window_start = self.program.window[0]
         start = np.maximum(self.start - window_start, 0)
@@ -216,7 +216,9 @@ class _HostTimes:
         intervals = []
         for clock in range(len(self.program.clocks.end)):
             is_of_clock = self.clock == clock
-            intervals.append(Union(start=start[is_of_clock], end=end[is_of_clock]))
+            intervals.append(
+                DisjointIntervals(start=start[is_of_clock], end=end[is_of_clock])
+            )
         return intervals
 
 

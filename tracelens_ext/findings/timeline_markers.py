@@ -16,7 +16,7 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.intervals import Union, covered, union
+from tracelens_ext.trace.intervals import DisjointIntervals, covered, union
 
 #: A finding with more intervals than this is shown in bins, with the share of each bin.
 _MOST_INTERVALS = 300
@@ -94,7 +94,9 @@ def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.Data
     )
 
 
-def _binned(work: GpuEvents, intervals: Union) -> tuple[Union, Float64Array]:
+def _binned(
+    work: GpuEvents, intervals: DisjointIntervals
+) -> tuple[DisjointIntervals, Float64Array]:
     """Return the bins that intervals overlap, and the percentage of each bin that they cover.
 
     Drawn as they are, thousands of short intervals would look like one that covers everything.
@@ -115,7 +117,7 @@ def _binned(work: GpuEvents, intervals: Union) -> tuple[Union, Float64Array]:
     is_covered = covered_ns > 0
     length_ns = np.maximum(bin_end - bin_start, 1)
     covered_percent = 100.0 * covered_ns / length_ns
-    bins = Union(start=bin_start[is_covered], end=bin_end[is_covered])
+    bins = DisjointIntervals(start=bin_start[is_covered], end=bin_end[is_covered])
     return bins, covered_percent[is_covered]
 
 

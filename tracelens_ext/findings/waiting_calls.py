@@ -16,7 +16,7 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.transfer_facts import TO_DEVICE, copied_bytes
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents, pageable_copies
-from tracelens_ext.trace.intervals import distinct
+from tracelens_ext.trace.integer_sorting import distinct
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import nearest_marked
 from tracelens_ext.trace.sorted_groups import last_before

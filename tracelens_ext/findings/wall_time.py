@@ -32,7 +32,7 @@ from tracelens_ext.trace import (
     sorted_groups,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.intervals import Union, inside, outside, union
+from tracelens_ext.trace.intervals import DisjointIntervals, inside, outside, union
 
 
 class ThreadsOfGaps(NamedTuple):
@@ -334,7 +334,7 @@ class WallTime:
             is_on_device = self.tracks.of_gpu == device_index
             hidden_time = [
                 self._holes_of(device_index),
-                Union(
+                DisjointIntervals(
                     start=self.work.start[hides & is_on_device],
                     end=self.work.end[hides & is_on_device],
                 ),
@@ -351,12 +351,12 @@ class WallTime:
             )
         return Intervals.joined(intervals_of_devices)
 
-    def _holes_of(self, device_index: int) -> Union:
+    def _holes_of(self, device_index: int) -> DisjointIntervals:
         """Return the times in which GPU events of a device were lost: others may have run."""
         holes = self._holes[self._holes[:, 0] == device_index]
-        return Union(start=holes[:, 1], end=holes[:, 2])
+        return DisjointIntervals(start=holes[:, 1], end=holes[:, 2])
 
-    def _claimed_busy_time(self, device_index: int) -> list[Union]:
+    def _claimed_busy_time(self, device_index: int) -> list[DisjointIntervals]:
         """Return the busy time of a device that each claim has."""
         claimed_time = []
         for claim in self.claims:
@@ -364,12 +364,17 @@ class WallTime:
             is_busy = intervals.event != NONE
             is_busy &= intervals.device_index == device_index
             claimed_time.append(
-                Union(start=intervals.start[is_busy], end=intervals.end[is_busy])
+                DisjointIntervals(
+                    start=intervals.start[is_busy], end=intervals.end[is_busy]
+                )
             )
         return claimed_time
 
     def _outside_of_hidden_time(
-        self, events: Int64Array, device_index: int, hidden_time: list[Union]
+        self,
+        events: Int64Array,
+        device_index: int,
+        hidden_time: list[DisjointIntervals],
     ) -> Intervals:
         """Return when some GPU events of a device run outside of hidden time.
 

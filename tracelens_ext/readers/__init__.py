@@ -110,9 +110,8 @@ def _read_whole(
         if store is None or not isinstance(source, str | os.PathLike):
             return parse()
         if reading.nsys is not None and _is_nsys_report(source):
-            return (
-                parse()
-            )  # a cached trace may have been read without the program `nsys`
+            # A cached trace may have been read without the program `nsys`.
+            return parse()
         return store.read(source, parse)
     except TraceFormatError as error:
         if not is_path or isinstance(error, TraceCutOffError):

@@ -90,9 +90,8 @@ class Gunzip:
         self._thorough = thorough
         self._zlib: Any = zlib
         if not thorough:
-            with contextlib.suppress(
-                ImportError
-            ):  # this library is twice as fast as zlib
+            # This library is twice as fast as zlib.
+            with contextlib.suppress(ImportError):
                 self._zlib = importlib.import_module("isal.isal_zlib")
         self.errors = tuple(set(DAMAGE) | {self._zlib.error})
         self._member: Any = None

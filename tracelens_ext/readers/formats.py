@@ -28,6 +28,8 @@ from tracelens_ext.hooks import (
 from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
 from tracelens_ext.readers.cache.store import TraceCache
+from tracelens_ext.readers.messages import REMEDY_RECORD_WITH_PYTORCH, in_a_line
+from tracelens_ext.readers.unsupported_documents import error_for_document
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -73,7 +75,7 @@ def read_document(
         return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
-        raise given.refuse_members(path, map(str, members))
+        raise error_for_document(path, map(str, members))
     other_members = {
         key: value for key, value in members.items() if key != "traceEvents"
     }
@@ -343,18 +345,17 @@ def refuse_trace(trace: Trace) -> None:
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY_PROCESSES & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
-        raise TraceFormatError(path, f"{problem}, which is not supported", given.RECORD)
+        raise TraceFormatError(
+            path, f"{problem}, which is not supported", REMEDY_RECORD_WITH_PYTORCH
+        )
     categories = sorted({category for category in trace.categories if category})
     kinds = "its events have no cat"
     if categories:
-        kinds = (
-            "its event categories are "
-            f"{', '.join(map(given.in_a_line, categories[:5]))}"
-        )
+        kinds = f"its event categories are {', '.join(map(in_a_line, categories[:5]))}"
     problem = "contains no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         problem = "is a Chrome trace from another tool"
-    raise TraceFormatError(path, f"{problem} ({kinds})", given.RECORD)
+    raise TraceFormatError(path, f"{problem} ({kinds})", REMEDY_RECORD_WITH_PYTORCH)
 
 
 def _refuse_many_devices(trace: Trace) -> None:

@@ -27,7 +27,8 @@ from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers import json_text
 from tracelens_ext.readers import lenient_json as lenient
 from tracelens_ext.readers.json_text import REMEDY_DAMAGED, JsonText
-from tracelens_ext.readers.source import SALVAGE, ByteSource
+from tracelens_ext.readers.messages import REMEDY_SALVAGE
+from tracelens_ext.readers.source import ByteSource
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -147,7 +148,7 @@ class EventStream(Generic[B]):
                     yield batch
         except TraceFormatError as error:
             if not allow_truncated and self._can_salvage_events():
-                remedy = f"{error.remedy}, or {SALVAGE}"
+                remedy = f"{error.remedy}, or {REMEDY_SALVAGE}"
                 raise type(error)(error.path, error.problem, remedy) from None
             if not allow_truncated or not self.found_events:
                 raise

@@ -9,7 +9,8 @@ from typing import Final, NoReturn
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import lenient_json as lenient
-from tracelens_ext.readers.source import AGAIN, ByteSource
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN
+from tracelens_ext.readers.source import ByteSource
 
 #: A value with more bytes is damaged.
 MOST_VALUE_BYTES: Final = 1 << 26
@@ -157,4 +158,4 @@ class JsonText:
     def refuse_as_cut_off(self) -> NoReturn:
         """Raise TraceCutOffError for the document."""
         problem = f"the JSON ends prematurely, after {self.event_count:,} events"
-        raise TraceCutOffError(self._source.path, problem, AGAIN) from None
+        raise TraceCutOffError(self._source.path, problem, REMEDY_COPY_AGAIN) from None

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from tracelens_ext.errors import (
 from tracelens_ext.processes import cores
 from tracelens_ext.readers import ahead
 from tracelens_ext.readers.ahead import Gunzip, ReadAhead
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN, REMEDY_SALVAGE
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions, size_text
-from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
@@ -38,9 +38,6 @@ _FILE_BUFFER = 1 << 18
 _MOST_BYTES = 64 * 10**9
 _ALLOWED_BYTES = 2 * 10**8
 _ALLOWED_EXPANSION = 100
-#: Advice in messages about damaged files.
-AGAIN = "copy or record the file again"
-SALVAGE = "analyze what comes before that with --allow-truncated"
 #: Bytes in which a damaged gzip stream is searched for an event.
 _SEARCHED_BYTES = 1 << 16
 #: More threads would only wait for the one that cuts the text into slices.
@@ -106,16 +103,16 @@ class ByteSource:
             else:
                 file = io.BufferedReader(_EncodedFile(source))
         self._opened = file
-        self._ahead = b""
+        #: Decompressed bytes that `read` returns before it reads further.
+        self._peeked = b""
         self._error: TraceError | None = None
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
         self.bytes_read = 0
         self._unpacked = 0
         self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
-        self._gunzip_errors = (
-            ahead.DAMAGE
-        )  # an open file may be a `GzipFile`, which raises these
+        # An open file may be a `GzipFile`, which raises these errors.
+        self._gunzip_errors = ahead.DAMAGE
         try:
             with self._explained():
                 self.compressed = file.peek(2).startswith(ahead.GZIP)
@@ -133,18 +130,18 @@ class ByteSource:
 
     def peek(self, size: int) -> bytes:
         """Return up to `size` of the next bytes; `read` will return them again."""
-        self._ahead = self._filled(self._ahead, size)
-        return self._ahead[:size]
+        self._peeked = self._filled(self._peeked, size)
+        return self._peeked[:size]
 
     def read(self, size: int) -> bytes:
         """Return up to `size` decompressed bytes; fewer at the end or before damage."""
-        piece = self._ahead[:size]
-        self._ahead = self._ahead[size:]
+        piece = self._peeked[:size]
+        self._peeked = self._peeked[size:]
         piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
         except errors.TraceTooLargeError:
-            self._ahead = piece + self._ahead
+            self._peeked = piece + self._peeked
             raise
         self.bytes_read += len(piece)
         if self.progress is not None:
@@ -165,50 +162,63 @@ class ByteSource:
 
     def unread(self, data: bytes) -> None:
         """Put back the last bytes that `read` returned; it will return them again."""
-        self._ahead = data + self._ahead
+        self._peeked = data + self._peeked
         self.bytes_read -= len(data)
 
     def _filled(self, piece: bytes, size: int) -> bytes:
         """Return a piece with further bytes appended, up to `size` bytes in all.
 
-        An error while reading is raised only if the piece is still empty; otherwise it is kept for
-        the next call.
+        If reading fails, the bytes before the error are returned first. The error is kept, and
+        raised by the call that has no bytes to return.
         """
         while len(piece) < size and self._error is None:
-            try:
-                with self._explained():
-                    more = self._bytes.read(size - len(piece))
-            except TraceError as error:
-                if self.reading.allow_truncated and isinstance(error, TraceCutOffError):
-                    self.damage = error
-                    break
-                self._error = error
-            else:
-                if not more:
-                    break
-                self._unpacked += len(more)
-                piece += more
+            more = self._next_bytes(size - len(piece))
+            if not more:
+                break
+            piece += more
         if self._error is not None and not piece:
             raise self._error
         return piece
 
+    def _next_bytes(self, size: int) -> bytes:
+        """Read up to `size` bytes; none at the end and after an error, which is kept.
+
+        A damaged gzip stream that is salvaged ends at the damage.
+        """
+        try:
+            with self._explained():
+                piece = self._bytes.read(size)
+        except TraceError as error:
+            if self.reading.allow_truncated and isinstance(error, TraceCutOffError):
+                self.damage = error
+            else:
+                self._error = error
+            return b""
+        self._unpacked += len(piece)
+        return piece
+
     def _check_size(self, size: int) -> None:
         """Raise TraceTooLargeError if this many bytes of text are more than is allowed."""
-        limit = self.reading.max_bytes
-        reason = ""
-        if limit is None:
-            limit_by_size = _MOST_BYTES
-            if self.compressed and self.size is not None:
-                limit_by_size = self.size * _ALLOWED_EXPANSION
-            limit = min(_MOST_BYTES, max(_ALLOWED_BYTES, limit_by_size))
-            if limit == limit_by_size < _MOST_BYTES:
-                reason = f", {_ALLOWED_EXPANSION} times its size"
+        limit, reason = self._limit_and_reason()
         if size <= limit:
             return
         verb = "unpacks to" if self.compressed else "holds"
         problem = f"{verb} more than {size_text(limit)} of text{reason}"
         remedy = "if you trust it, raise the limit with --max-bytes"
         raise errors.TraceTooLargeError(self.path, problem, remedy)
+
+    def _limit_and_reason(self) -> tuple[int, str]:
+        """Return how many bytes of text are allowed, and a clause that explains this limit."""
+        if self.reading.max_bytes is not None:
+            return self.reading.max_bytes, ""
+        if not self.compressed or self.size is None:
+            return _MOST_BYTES, ""
+        limit_by_size = self.size * _ALLOWED_EXPANSION
+        if limit_by_size >= _MOST_BYTES:
+            return _MOST_BYTES, ""
+        if limit_by_size < _ALLOWED_BYTES:
+            return _ALLOWED_BYTES, ""
+        return limit_by_size, f", {_ALLOWED_EXPANSION} times its size"
 
     def file_or_bytes(self) -> Path | bytes:
         """Return the path of the file; all bytes if it is gzipped, or was given as an open file."""
@@ -232,12 +242,12 @@ class ByteSource:
                 f"the gzip stream ends prematurely (after {self._unpacked:,} bytes of "
                 "text)"
             )
-            raise TraceCutOffError(self.path, problem, AGAIN) from None
+            raise TraceCutOffError(self.path, problem, REMEDY_COPY_AGAIN) from None
         except self._gunzip_errors as error:
             problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
-            remedy = AGAIN
+            remedy = REMEDY_COPY_AGAIN
             if self._can_be_salvaged():
-                remedy = f"{AGAIN}, or {SALVAGE}"
+                remedy = f"{REMEDY_COPY_AGAIN}, or {REMEDY_SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             remedy = "open the file in binary mode"
@@ -247,10 +257,11 @@ class ByteSource:
             raise TraceNotFoundError(self.path, problem, "check the file") from None
 
     def _can_be_salvaged(self) -> bool:
-        """Return True if a damaged gzip stream has events before the damage.
+        """Return True if a damaged gzip stream that gave no bytes has events before the damage.
 
-        Without salvaging, a stream that is damaged near its beginning gives no bytes at all, so the
-        beginning is read again byte by byte.
+        The decompressor gives no bytes if the damage lies near the beginning, so the beginning is
+        read again byte by byte. If the stream gave bytes, this is False: the reader knows whether
+        they contain events, and adds the advice to the message.
         """
         if self.file is None or self.reading.allow_truncated or self._unpacked:
             return False
@@ -345,100 +356,3 @@ class _EncodedFile(io.RawIOBase):
         buffer[:count] = self._unread[:count]
         self._unread = self._unread[count:]
         return count
-
-
-def salvage_notes(
-    source: ByteSource, damage: TraceError | None, at: int, events: int
-) -> list[str]:
-    """Return a sentence about the damage of a file that was salvaged; none without damage.
-
-    Args:
-        source: the file.
-        damage: what is wrong with the file; None if nothing is.
-        at: the byte of the text up to which it was read.
-        events: the number of events that were read.
-
-    Raises:
-        TraceError: the damage, if damaged files are not to be salvaged, or no event was read.
-    """
-    from tracelens_ext.trace import SALVAGED
-
-    if damage is None:
-        return []
-    if not source.reading.allow_truncated:
-        remedy = AGAIN
-        if events:
-            remedy = f"{AGAIN}, or {SALVAGE}"
-        raise type(damage)(damage.path, damage.problem, remedy)
-    if not events:
-        raise type(damage)(
-            damage.path, damage.problem, "no event precedes the damage"
-        ) from None
-    total = source.size
-    if source.compressed or total is None:
-        source.drain()
-        total = source.bytes_read
-    lost_bytes = max(total - at, 0)
-    losses = []
-    if lost_bytes:
-        lost_events = round(lost_bytes * events / max(at, 1))
-        room = counted(lost_events, "event")
-        loss = f"the last {lost_bytes:,} bytes (room for about {room}) are lost"
-        if source.damage is not None:
-            loss = f"of what can be unpacked {loss}"
-        losses.append(loss)
-    is_cut_off = isinstance(damage, TraceCutOffError)
-    if is_cut_off or source.damage is not None:
-        losses.append(_loss_beyond(source))
-    if not losses:
-        losses.append("only the end of the document is lost")
-    salvaged = f"all {events:,} events before byte {at:,} of the text are here"
-    clauses = "; ".join([salvaged] + losses)
-    return [f"{SALVAGED}({damage.problem}): {clauses}."]
-
-
-def _loss_beyond(source: ByteSource) -> str:
-    """Return a clause about the part of a cut off or damaged stream that cannot be measured."""
-    loss = "everything after it is lost"
-    if source.damage is not None and not source.cut_off:
-        loss += ", and values before it may be wrong where the gzip stream is damaged"
-    return loss
-
-
-RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
-_LONGEST_NAME = 60
-#: A message names up to this many members of a document.
-_MOST_MEMBERS = 6
-#: Top-level member that only one tool writes → what the document is.
-_DOCUMENT_OF_MEMBER = {
-    "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
-    "shared": "a speedscope file",
-    "resourceSpans": "OpenTelemetry spans",
-}
-
-
-def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
-    """Return the error for a JSON document without `traceEvents`."""
-    names = list(members)
-    if {"pg_config", "entries"} <= set(names):
-        problem = "is a dump of PyTorch's flight recorder, not a trace"
-        return TraceFormatError(path, problem, "run: tracelens-ext ranks FILE")
-    for name in names:
-        if name in _DOCUMENT_OF_MEMBER:
-            problem = f"is {_DOCUMENT_OF_MEMBER[name]}, which is not supported"
-            return TraceFormatError(path, problem, RECORD)
-    if "traceEvents" in names:
-        return TraceFormatError(path, "has traceEvents that are not a list", RECORD)
-    content = "it is empty"
-    if names:
-        listed = ", ".join(map(in_a_line, names[:_MOST_MEMBERS]))
-        content = f"it contains: {listed}"
-        if len(names) > _MOST_MEMBERS:
-            content += " …"
-    return TraceFormatError(path, f"is JSON without traceEvents ({content})", RECORD)
-
-
-def in_a_line(name: str) -> str:
-    """Return a name from a file in a form that fits into a message: one short, printable line."""
-    line = " ".join(name.split())[:_LONGEST_NAME]
-    return line.encode("utf-8", "replace").decode()

@@ -171,9 +171,8 @@ class Database(Tables):
             reason = one_line(str(error))
             if isinstance(error, MemoryError):  # usually because a length is damaged
                 reason = "it requests more memory than is available"
-            elif isinstance(
-                error, UnicodeDecodeError
-            ):  # from a message that quotes the file
+            elif isinstance(error, UnicodeDecodeError):
+                # The error is about a message of SQLite that quotes the file.
                 reason = "its text is not UTF-8"
             problem = f"is a damaged SQLite database ({reason})"
             raise TraceFormatError(self.path, problem, self.remedy) from None

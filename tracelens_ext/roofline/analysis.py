@@ -66,9 +66,8 @@ class RooflineRow:
     #: True if most of the GPU time is copies between host and device
     is_host_copy: bool = False
     cost: Cost | None = None  #: the cost of a call; None without a model
-    why_no_model: str | None = (
-        None  #: why the operation has no cost; None if it has one
-    )
+    #: why the operation has no cost; None if it has one
+    why_no_model: str | None = None
     model: str | None = None  #: the name of the model; None without one
     #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
@@ -76,9 +75,8 @@ class RooflineRow:
     bound: str | None = None
     #: peak of the engine and type, 10^12 operations a second; None: not known
     peak: float | None = None
-    why_slow: str = (
-        ""  #: the likely reason for the time lost; empty if nothing shows it
-    )
+    #: the likely reason for the time lost; empty if nothing shows it
+    why_slow: str = ""
     #: the GPU model that ran the operation; empty if all GPUs are of one model
     device_model: str = ""
 
@@ -180,12 +178,8 @@ def find_roofline(
         )
         device = int(groups.device[group])
         if row.cost is not None:
-            _add_best_case(
-                row=row,
-                cost=row.cost,
-                offered=models[operation.model_name],
-                peaks=peaks[device],
-            )
+            model = models[operation.model_name]
+            _add_best_case(row, row.cost, model, peaks[device])
         if operation.name != OTHERS:
             row.device_model = models_of_devices.get(device, "")
         rows.append(row)
@@ -298,9 +292,8 @@ def _add_best_case(
 ) -> None:
     """Set the model, the best case and the reason for the time lost in a row."""
     is_single_precision = cost.engine == Engine.MATRIX and cost.data_type == "fp32"
-    if is_single_precision and any(
-        _TF32.search(kernel) for kernel in row.operation.kernels
-    ):
+    has_tf32_kernel = any(_TF32.search(kernel) for kernel in row.operation.kernels)
+    if is_single_precision and has_tf32_kernel:
         cost = replace(cost, data_type="tf32")
         row.cost = cost
     row.model = "host_copy"

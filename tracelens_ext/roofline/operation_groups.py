@@ -121,18 +121,12 @@ def group_operations(
     keys += [batch_of_call, work_of_call]
     if models_of_devices:
         keys.append(_model_numbers(trace.device[calls.first_gpu], models_of_devices))
-    first_call, group = number_groups(keys)
     gpu_ns = launchers.direct_ns[calls.launcher]
-    total_ns = sums(group, gpu_ns, len(first_call))
-    longest_first = np.lexsort((first_call, -total_ns))
-    # Renumber the groups by their rank. All groups from rank `MOST_OPERATIONS` on become one.
-    rank_of_group = inverse_permutation(longest_first)
-    group = np.minimum(rank_of_group[group], MOST_OPERATIONS)
-    first_call = first_call[longest_first][: MOST_OPERATIONS + 1]
+    first_call, group_of_call = _longest_groups(keys, gpu_ns)
     count = len(first_call)
 
     group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
-    group_of_launcher[calls.launcher] = group
+    group_of_launcher[calls.launcher] = group_of_call
     group_of_gpu = values_at(group_of_launcher, launchers.of_gpu)
     kernels = _kernels(work, group_of_gpu, count)
     first_row = calls.row[first_call]
@@ -142,11 +136,11 @@ def group_operations(
         kernels.names[-1].clear()
     arguments = _arguments(work, first_row)
     operations = []
-    for group_number, call in enumerate(first_call.tolist()):
+    for index, call in enumerate(first_call.tolist()):
         operation = Operation.of_arguments(
-            name=names[group_number],
-            kernels=tuple(kernels.names[group_number]),
-            arguments=[values[group_number] for values in arguments.values],
+            name=names[index],
+            kernels=tuple(kernels.names[index]),
+            arguments=[values[index] for values in arguments.values],
             batch=_item_at(batches, batch_of_call[call]),
             work=_item_at(works, work_of_call[call]),
         )
@@ -154,12 +148,38 @@ def group_operations(
     return OperationGroups(
         operations=operations,
         texts=arguments.texts,
-        count=np.bincount(group, minlength=count),
-        gpu_ns=sums(group, gpu_ns, count),
+        count=np.bincount(group_of_call, minlength=count),
+        gpu_ns=sums(group_of_call, gpu_ns, count),
         host_copy_ns=kernels.host_copy_ns,
         device=trace.device[calls.first_gpu[first_call]],
         of_gpu=group_of_gpu,
         first_gpu=calls.first_gpu,
+    )
+
+
+class _LongestGroups(NamedTuple):
+    """The k groups of c calls, the longest GPU time first; the last may be of all others."""
+
+    first_call: Int64Array  #: the first call of each group, (k,)
+    group_of_call: Int64Array  #: (c,)
+
+
+def _longest_groups(keys: Sequence[IntArray], gpu_ns: Int64Array) -> _LongestGroups:
+    """Group calls whose keys are equal, the longest GPU time first.
+
+    All groups from index `MOST_OPERATIONS` on become one.
+
+    Args:
+        keys: arrays of shape (c,).
+        gpu_ns: the GPU time of each call, (c,).
+    """
+    first_call, group_of_call = number_groups(keys)
+    total_ns = sums(group_of_call, gpu_ns, len(first_call))
+    longest_first = np.lexsort((first_call, -total_ns))
+    rank_of_group = inverse_permutation(longest_first)
+    return _LongestGroups(
+        first_call=first_call[longest_first][: MOST_OPERATIONS + 1],
+        group_of_call=np.minimum(rank_of_group[group_of_call], MOST_OPERATIONS),
     )
 
 

@@ -13,7 +13,8 @@ from tracelens_ext.simulation.nodes import Nodes
 from tracelens_ext.simulation.sync_calls import SyncCalls
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, runtime_calls
 from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
-from tracelens_ext.trace.intervals import Union, begins_run, overlaps_any
+from tracelens_ext.trace.integer_sorting import begins_run
+from tracelens_ext.trace.intervals import DisjointIntervals, overlaps_any
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import running_maximum
 
@@ -97,7 +98,7 @@ def find_blocks(
     calls: SyncCalls,
     tracks: GpuTracks,
     clocks: Clocks,
-    frozen: Union,
+    frozen: DisjointIntervals,
 ) -> Blocks:
     """Find the calls that block.
 

@@ -10,7 +10,8 @@ from tracelens_ext.simulation.blocking_calls import Blocks
 from tracelens_ext.simulation.nodes import Nodes
 from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuTracks
-from tracelens_ext.trace.intervals import Union, begins_run, covered, overlaps_any
+from tracelens_ext.trace.integer_sorting import begins_run
+from tracelens_ext.trace.intervals import DisjointIntervals, covered, overlaps_any
 
 #: Longer delays of launches do not count in the measurement of the latency.
 _LONGEST_LATENCY_NS: Final = 1_000_000
@@ -190,7 +191,7 @@ def find_earliest_starts(
 
 
 def find_standstill(
-    nodes: Nodes, tracks: GpuTracks, could_start: Int64Array, frozen: Union
+    nodes: Nodes, tracks: GpuTracks, could_start: Int64Array, frozen: DisjointIntervals
 ) -> Int64Array:
     """Return by how much nodes start late while their device does nothing, ns, (n,).
 

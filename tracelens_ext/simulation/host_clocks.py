@@ -19,7 +19,7 @@ from tracelens_ext.trace import (
     runtime_calls,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.intervals import Union, union
+from tracelens_ext.trace.intervals import DisjointIntervals, union
 from tracelens_ext.trace.lookup import values_at
 
 #: Calls that wait for the GPU or that the GPU waits for. All other calls are just host time.
@@ -102,10 +102,10 @@ def _threads_by_calls(trace: Trace, calls: Int64Array) -> Int64Array:
 class _ClockActivity:
     """The times at which the threads of a clock record something."""
 
-    calls: Union  #: the times in which a thread is in a call
+    calls: DisjointIntervals  #: the times in which a thread is in a call
     edges: Int64Array  #: the starts and ends of all events of the threads, ascending
 
-    def pauses_during(self, intervals: Union) -> bool:
+    def pauses_during(self, intervals: DisjointIntervals) -> bool:
         """Return whether no event starts or ends, and no call runs, during any of the intervals."""
         edges_until_start = np.searchsorted(self.edges, intervals.start, "right")
         edges_before_end = np.searchsorted(self.edges, intervals.end, "left")
@@ -161,7 +161,7 @@ class _ClockBuilder:
         self.of_thread[threads] = last_clock
         self._extend(last_clock, calls)
 
-    def _clock_that_pauses(self, thread: int, intervals: Union) -> int:
+    def _clock_that_pauses(self, thread: int, intervals: DisjointIntervals) -> int:
         """Return the first clock of the thread's process that pauses in intervals, or `NONE`."""
         process = self._trace.process_of_thread
         clocks_of_process = self.of_thread[process == process[thread]]
@@ -172,7 +172,9 @@ class _ClockBuilder:
 
     def _new_clock(self) -> int:
         nothing = np.empty(0, dtype=np.int64)
-        self._activities.append(_ClockActivity(Union(nothing, nothing), nothing))
+        self._activities.append(
+            _ClockActivity(DisjointIntervals(nothing, nothing), nothing)
+        )
         self.ends.append(0)
         return len(self.ends) - 1
 

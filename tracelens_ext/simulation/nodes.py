@@ -17,7 +17,8 @@ from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
-from tracelens_ext.trace.intervals import Union, begins_run, union
+from tracelens_ext.trace.integer_sorting import begins_run
+from tracelens_ext.trace.intervals import DisjointIntervals, union
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import items_before, last_before, running_maximum
 
@@ -200,10 +201,12 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
 class Unrecorded(NamedTuple):
     """The parts of a window without recorded work. Times are ns since the window's start."""
 
-    holes: Union  #: times in which GPU events were lost, by device and start
+    holes: (
+        DisjointIntervals  #: times in which GPU events were lost, by device and start
+    )
     #: the ends of waits for work from before the recording
     waited_until: Int64Array
-    frozen: Union  #: times that every replay leaves as recorded: holes and warm-up
+    frozen: DisjointIntervals  #: times that every replay leaves as recorded: holes and warm-up
 
 
 def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
@@ -218,13 +221,13 @@ def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     is_hole = kind == DROPPED_EVENTS
     is_before = kind == PRE_RECORDING
     return Unrecorded(
-        holes=Union(start=start[is_hole], end=end[is_hole]),
+        holes=DisjointIntervals(start=start[is_hole], end=end[is_hole]),
         waited_until=end[is_before],
         frozen=union(start[~is_before], end[~is_before]),
     )
 
 
-def with_holes(nodes: Nodes, holes: Union) -> Nodes:
+def with_holes(nodes: Nodes, holes: DisjointIntervals) -> Nodes:
     """Insert each hole before the first node that starts after it, on the stream of this node.
 
     A hole that begins at the end of the work before it on this stream follows that work and has no

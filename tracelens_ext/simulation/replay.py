@@ -15,7 +15,8 @@ import numpy as np
 
 from tracelens_ext.simulation.replay_order import Chunk, Order
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
-from tracelens_ext.trace.intervals import Union, distinct, union
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import DisjointIntervals, union
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import last_before
 
@@ -536,7 +537,7 @@ def _identity(host: Sequence[Sequence[Scaled]]) -> Hashable:
     return tuple(key)
 
 
-def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
+def host_curve(scaled: Sequence[Scaled], frozen: DisjointIntervals) -> Curve | None:
     """Return the time of a clock with some scaled intervals; None without any.
 
     If intervals overlap, their factors multiply. Frozen intervals take their recorded time.
@@ -558,7 +559,7 @@ def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
     return Curve(recorded, changed)
 
 
-def _is_inside(time: Int64Array, intervals: Union) -> BoolArray:
+def _is_inside(time: Int64Array, intervals: DisjointIntervals) -> BoolArray:
     """Return which times lie in an interval; its start does, its end does not."""
     begun = np.searchsorted(intervals.start, time, "right")
     last = begun - 1

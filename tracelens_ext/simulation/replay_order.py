@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens_ext.trace import NONE, Int64Array
 from tracelens_ext.trace.grouping import inverse_permutation
-from tracelens_ext.trace.intervals import begins_run, distinct
+from tracelens_ext.trace.integer_sorting import begins_run, distinct
 from tracelens_ext.trace.sorted_groups import running_maximum
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.intervals import Union, begins_run, union
+from tracelens_ext.trace.integer_sorting import begins_run
+from tracelens_ext.trace.intervals import DisjointIntervals, union
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
@@ -113,7 +114,7 @@ class Removed:
     #: node does.
     overlapped: BoolArray | None
     #: the intervals of each clock that become shorter, ns since the window's start
-    host_intervals: Sequence[Union]
+    host_intervals: Sequence[DisjointIntervals]
     host_factor: float = 0.0  #: what the time of these intervals is multiplied by
     #: by how much delays become shorter
     delays: DelaySavings = field(default_factory=DelaySavings)
@@ -311,7 +312,7 @@ class Changes:
         launch = tree.launch_position_of_gpu
         return self._nodes_of(values_at(is_inside, launch, missing=False))
 
-    def host_intervals(self, name: str) -> list[Union]:
+    def host_intervals(self, name: str) -> list[DisjointIntervals]:
         """Return the host time that a name stands for: intervals of each clock.
 
         Args:
@@ -326,7 +327,9 @@ class Changes:
         window_start, window_end = program.window
         length = window_end - window_start
         if name == "host":
-            whole_window = Union(start=np.array([0]), end=np.array([length]))
+            whole_window = DisjointIntervals(
+                start=np.array([0]), end=np.array([length])
+            )
             return [whole_window] * len(program.clocks.end)
         if name == "launch":
             is_called = (program.call != NONE) & (program.launch != NONE)
@@ -336,7 +339,7 @@ class Changes:
         clock = program.clocks.of_thread[trace.thread[rows]]
         start = np.clip(trace.ts[rows] - window_start, 0, length)
         end = np.clip(trace.end[rows] - window_start, 0, length)
-        intervals: list[Union] = []
+        intervals: list[DisjointIntervals] = []
         for clock_number in range(len(program.clocks.end)):
             is_of_clock = clock == clock_number
             intervals.append(union(start[is_of_clock], end[is_of_clock]))
@@ -393,7 +396,7 @@ class _ChangedProgram:
         else:
             self.nonblocking = self.nonblocking | blocks
 
-    def scale_host(self, intervals: Sequence[Union], factor: float) -> None:
+    def scale_host(self, intervals: Sequence[DisjointIntervals], factor: float) -> None:
         """Multiply the time of some intervals of each clock."""
         for scaled_of_clock, (start, end) in zip(self.scaled, intervals, strict=True):
             if len(start):

@@ -9,7 +9,7 @@ import numpy as np
 from tracelens_ext.simulation.nodes import Nodes, with_waits
 from tracelens_ext.simulation.sync_calls import SyncCalls
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, runtime_calls
-from tracelens_ext.trace.intervals import begins_run
+from tracelens_ext.trace.integer_sorting import begins_run
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import (
     by_group_and_time,

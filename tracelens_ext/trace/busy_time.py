@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.trace import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from tracelens_ext.trace.grouping import inverse_permutation
-from tracelens_ext.trace.intervals import begins_run, stable_order
+from tracelens_ext.trace.integer_sorting import begins_run, stable_order
 from tracelens_ext.trace.nesting import ROOT, depths, lowest_common, preorder, summed_up
 
 #: A time later than all times of a trace; negative, earlier than all.

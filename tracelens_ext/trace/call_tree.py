@@ -164,9 +164,8 @@ class CallTree:
         )
         self.rows = inserted.rows
         self.parent_position = inserted.parent
-        del (
-            self.position
-        )  # the cached positions in the tree without the inserted events
+        # the cached positions in the tree without the inserted events
+        del self.position
 
     @property
     def links(self) -> dict[str, npt.NDArray[Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_ext.trace.grouping import number_groups
-from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.integer_sorting import stable_order
 from tracelens_ext.trace.merged_ranks import reuses_ids
 from tracelens_ext.trace.trace import HOST_KINDS, NONE, Trace
 

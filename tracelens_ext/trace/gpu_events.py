@@ -244,9 +244,8 @@ class GpuTracks:
     """The p tracks of a trace: its streams, or its devices. A track is busy or idle as a whole."""
 
     scope: Scope  #: whether the tracks are streams or devices
-    process: list[
-        int | str
-    ]  #: the process of each track as the trace spells it, p of them
+    #: the process of each track as the trace spells it, p of them
+    process: list[int | str]
     #: number of each track's device, `NONE` if the trace does not tell, (p,)
     device: Int64Array
     #: number of each track's stream, `NONE` for a whole device or if the trace does not tell, (p,)

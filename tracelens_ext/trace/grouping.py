@@ -92,9 +92,8 @@ def maxima(group_index: IntArray, values: IntArray, group_count: int) -> Int64Ar
 class Groups:
     """Statistics of the durations of m events in k groups, the longest total first."""
 
-    keys: tuple[
-        IntArray, ...
-    ]  #: the values of each key column by group, each shape (k,)
+    #: the values of each key column by group, each shape (k,)
+    keys: tuple[IntArray, ...]
     group_index: Int64Array  #: index of the group of each event, shape (m,)
     first: Int64Array  #: index of the first event of each group, (k,)
     count: Int64Array  #: number of events of each group, at least one, (k,)

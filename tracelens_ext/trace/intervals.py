@@ -1,4 +1,4 @@
-"""Unions, overlaps and gaps of time intervals (int64 ns), and quick sorting of integers."""
+"""Unions, overlaps and gaps of time intervals (int64 ns)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int64Array
 
 
-class Union(NamedTuple):
+class DisjointIntervals(NamedTuple):
     """Intervals in ascending order that do not touch or overlap one another."""
 
     start: Int64Array
     end: Int64Array
 
 
-def union(start: Int64Array, end: Int64Array) -> Union:
+def union(start: Int64Array, end: Int64Array) -> DisjointIntervals:
     """Return the union of intervals in any order."""
     order = np.argsort(start, kind="stable")
     ordered_start = start[order]
@@ -29,7 +29,7 @@ def union(start: Int64Array, end: Int64Array) -> Union:
     is_last = np.ones(len(order), dtype=bool)
     is_last[:-1] = next_start > latest_end[:-1]
     is_first = np.roll(is_last, 1)
-    return Union(start=ordered_start[is_first], end=latest_end[is_last])
+    return DisjointIntervals(start=ordered_start[is_first], end=latest_end[is_last])
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:
@@ -80,9 +80,10 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
     ordered_start = start[order]
     ordered_end = end[order]
     latest_end = np.maximum.accumulate(ordered_end)
-    covered_until = ordered_start.copy()  # nothing is covered before the first interval
-    covered_until[1:] = latest_end[:-1]
-    begin = np.maximum(ordered_start, covered_until)
+    # The first interval has none before it, so its own start stands for their end.
+    latest_end_before = ordered_start.copy()
+    latest_end_before[1:] = latest_end[:-1]
+    begin = np.maximum(ordered_start, latest_end_before)
     share = np.zeros(len(start), dtype=np.int64)
     remaining = ordered_end - begin
     share[order] = np.maximum(remaining, 0)
@@ -107,15 +108,18 @@ class Inside(NamedTuple):
 
 
 def outside(
-    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+    start: Int64Array,
+    end: Int64Array,
+    other_start: Int64Array,
+    other_end: Int64Array,
 ) -> Outside:
     """Return the parts of windows that lie outside of other intervals.
 
     Args:
         start: where each window starts, (k,).
         end: where each window ends, (k,).
-        first: where each of the other intervals starts; they ascend and do not overlap, (n,).
-        last: where each of the other intervals ends, (n,).
+        other_start: where each of the other intervals starts; they ascend and do not overlap, (n,).
+        other_end: where each of the other intervals ends, (n,).
     """
     # What is outside of the intervals is inside of the gaps between them: from the smallest int64
     # to the first start, from each end to the next start, and from the last end to the largest.
@@ -123,14 +127,17 @@ def outside(
     parts = inside(
         start=start,
         end=end,
-        first=np.append(limits.min, last),
-        last=np.append(first, limits.max),
+        other_start=np.append(limits.min, other_end),
+        other_end=np.append(other_start, limits.max),
     )
     return Outside(start=parts.start, end=parts.end, window=parts.window)
 
 
 def inside(
-    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+    start: Int64Array,
+    end: Int64Array,
+    other_start: Int64Array,
+    other_end: Int64Array,
 ) -> Inside:
     """Return the parts of windows that lie inside of other intervals; arguments as of `outside`.
 
@@ -138,8 +145,8 @@ def inside(
     to 3 in window 0 and other interval 0, and from 8 to 10 in window 0 and other interval 1.
     """
     # The other intervals that overlap a window are neighbors: from `first_other` to `other_behind`.
-    first_other = np.searchsorted(last, start, side="right")
-    other_behind = np.searchsorted(first, end, side="left")
+    first_other = np.searchsorted(other_end, start, side="right")
+    other_behind = np.searchsorted(other_start, end, side="left")
     count = np.maximum(other_behind - first_other, 0)
     # One entry for each pair of a window and an interval that overlaps it: windows that overlap
     # 2, 0 and 1 others give the windows [0, 0, 2], at the places [0, 1, 0] within their window.
@@ -148,8 +155,8 @@ def inside(
     first_of_window = np.repeat(parts_before, count)
     place_in_window = np.arange(len(window)) - first_of_window
     other = place_in_window + first_other[window]
-    begin = np.maximum(start[window], first[other])
-    stop = np.minimum(end[window], last[other])
+    begin = np.maximum(start[window], other_start[other])
+    stop = np.minimum(end[window], other_end[other])
     has_length = stop > begin
     return Inside(
         start=begin[has_length],
@@ -159,35 +166,15 @@ def inside(
     )
 
 
-def overlaps_any(start: Int64Array, end: Int64Array, others: Union) -> BoolArray:
-    """Return True for each interval that overlaps one of the others, or ends when one starts."""
+def overlaps_any(
+    start: Int64Array, end: Int64Array, others: DisjointIntervals
+) -> BoolArray:
+    """Return True for each interval that overlaps one of the others, or ends when one starts.
+
+    An event without a duration thus overlaps what starts at the same time. An interval that only
+    starts when another ends does not overlap it.
+    """
     started_by_end = np.searchsorted(others.start, end, side="right")
     ended_by_start = np.searchsorted(others.end, start, side="right")
     overlaps: BoolArray = started_by_end > ended_by_start
     return overlaps
-
-
-def stable_order(numbers: IntArray) -> Int64Array:
-    """Return a stable argsort, in linear time if the numbers fit in 16 bits (by radix sort)."""
-    least = numbers.min(initial=0)
-    largest = numbers.max(initial=0)
-    fits = least >= 0 and largest < 1 << 16
-    if fits:
-        numbers = numbers.astype(np.uint16)
-    return np.argsort(numbers, kind="stable")
-
-
-def distinct(numbers: IntArray) -> Int64Array:
-    """Return each number once, ascending.
-
-    `np.unique` takes ten times as long because it hashes the numbers.
-    """
-    ordered: Int64Array = np.sort(numbers)
-    return ordered[begins_run(ordered)]
-
-
-def begins_run(numbers: IntArray) -> BoolArray:
-    """Return True for each number that differs from the one before it: [4, 4, 7] → [T, F, T]."""
-    begins = np.ones(len(numbers), dtype=bool)
-    begins[1:] = numbers[1:] != numbers[:-1]
-    return begins

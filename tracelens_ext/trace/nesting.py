@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.integer_sorting import stable_order
 
 #: The parent of a node without a parent.
 ROOT = -1

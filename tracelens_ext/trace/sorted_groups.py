@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.trace import NONE
-from tracelens_ext.trace.intervals import begins_run, stable_order
+from tracelens_ext.trace.integer_sorting import begins_run, stable_order
 from tracelens_ext.trace.lookup import values_at
 
 if TYPE_CHECKING:

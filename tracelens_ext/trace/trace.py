@@ -241,9 +241,8 @@ class Trace:
     #: (process, thread) as the trace spells them, or (device, stream) for GPU events, unless
     #: `conventions.gpu_by_process` is set
     threads: list[tuple[int | str, int | str]]
-    categories: list[
-        str
-    ]  #: the distinct names of kinds of events, as the trace spells them
+    #: the distinct names of kinds of events, as the trace spells them
+    categories: list[str]
     args: Mapping[str, ArgColumn]  #: further arguments of events, by name
     #: absolute time of the first event in ns, in the clock of the trace
     base_ns: int = 0

@@ -197,8 +197,8 @@ def _disjoint_parts(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             start, end, part_index = outside(
                 start=spans.start,
                 end=spans.end,
-                first=occupied.start,
-                last=occupied.end,
+                other_start=occupied.start,
+                other_end=occupied.end,
             )
             occupied = union(
                 start=np.append(occupied.start, start), end=np.append(occupied.end, end)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.trace import BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.intervals import begins_run
+from tracelens_ext.trace.integer_sorting import begins_run
 
 #: A first launch is slow if it takes at least this many times as long as a later one of the same
 #: kernel …

@@ -225,7 +225,7 @@ CPU_ITERATIONS = Table(
         Column("iteration", "name of the iteration, which is that of its annotation"),
         Column(
             "process",
-            "process of the iteration; present only if several processes have any",
+            "process of the iteration; present only if several processes have iterations",
         ),
         Column(
             "start_ms", "start of the iteration, since the first event of the trace"

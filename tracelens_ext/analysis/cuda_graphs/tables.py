@@ -173,7 +173,7 @@ GRAPH_OPERATIONS = Table(
         Column("total_time_us", "total duration of these GPU events"),
     ],
     build=of_gpu_events(captured_operations),
-    screen=ScreenView("Operations inside of graph launches"),
+    screen=ScreenView("Operations in graph launches"),
     requires=CAPTURED,
 )
 GRAPH_CAPTURES = Table(

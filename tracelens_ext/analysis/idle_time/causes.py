@@ -74,11 +74,17 @@ class IdleIntervals(NamedTuple):
     def split(self, window_start: Int64Array, window_end: Int64Array) -> SplitIntervals:
         """Split the intervals at windows of time, which are ascending and do not overlap."""
         start, end, interval, _ = inside(
-            start=self.start, end=self.end, first=window_start, last=window_end
+            start=self.start,
+            end=self.end,
+            other_start=window_start,
+            other_end=window_end,
         )
         inner = self.chosen(interval)._replace(start=start, end=end)
         start, end, interval = outside(
-            start=self.start, end=self.end, first=window_start, last=window_end
+            start=self.start,
+            end=self.end,
+            other_start=window_start,
+            other_end=window_end,
         )
         outer = self.chosen(interval)._replace(start=start, end=end)
         return SplitIntervals(inside=inner, outside=outer)

@@ -18,7 +18,8 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import Gaps, GpuEvents
-from tracelens_ext.trace.intervals import distinct, union
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.lookup import values_at
 
 #: A time before all events, ns.

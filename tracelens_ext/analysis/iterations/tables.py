@@ -61,7 +61,8 @@ _HAS_ITERATIONS = Condition(
 )
 
 _PROCESS = Column(
-    "process", "process of the iteration; present only if several processes have any"
+    "process",
+    "process of the iteration; present only if several processes have iterations",
 )
 _DEVICE = Column("device", "number of the device; present only if there are several")
 

@@ -387,7 +387,7 @@ PHASE_STEPS = Table(
     ],
     build=_of_steps(step_table),
     screen=ScreenView(
-        title="Slowest steps",
+        title="Steps with the most GPU time",
         columns=[
             "step",
             "phase",
@@ -470,7 +470,7 @@ LAYER_KERNELS = Table(
     ],
     build=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(
-        title="A layer",
+        title="GPU events of one layer",
         columns=[
             "position",
             "avg_duration_us",

@@ -220,7 +220,7 @@ QUEUE_LENGTH = Table(
     ],
     build=of_gpu_events(queue_length),
     enabled_by="counters",
-    screen=ScreenView("Launched but not started, by stream"),
+    screen=ScreenView("GPU events launched but not started, by stream"),
 )
 COPY_BANDWIDTH = Table(
     name="copy_bandwidth",

@@ -127,9 +127,8 @@ class FlightDump:
     rank: int
     version: str
     host_name: str
-    groups: Mapping[
-        str, GroupKey
-    ]  #: name → the process group that the rank knows by this name
+    #: name → the process group that the rank knows by this name
+    groups: Mapping[str, GroupKey]
     calls: Sequence[FlightCall] = field(default_factory=tuple)  #: oldest first
     unusable_entries: int = 0  #: number of entries that could not be read as calls
 

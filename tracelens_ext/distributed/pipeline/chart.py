@@ -52,16 +52,26 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
     iterations = _shown_iterations(job)
     if not iterations:
         return []
+    stage_count = iterations[0].schedule.stages
+    figure = Figure(
+        key="chart-pipeline",
+        title=_title(iterations),
+        summary=_summary(iterations),
+        legend=[(_NAMES[kind], color) for kind, color in _COLORS.items()],
+        sheet=STAGES_TABLE,
+        spec=spec_of(_bar_traces(iterations), _layout(stage_count)),
+    )
+    return [figure]
+
+
+def _bar_traces(iterations: Sequence[PipelineIteration]) -> list[dict[str, object]]:
+    """Return the bars of each kind of time, at most `_MAX_BARS` in all, for Plotly."""
     start = min(times.window_start for times in iterations[0].times)
-    traces = []
+    bar_traces = []
     bar_count = 0
-    for place, (kind, color) in enumerate(_COLORS.items()):
+    for index, (kind, color) in enumerate(_COLORS.items()):
         bars = [
-            _bars(
-                times=times,
-                kind=kind,
-                start=start,
-            )
+            _bars(times, kind, start)
             for iteration in iterations
             for times in iteration.times
         ]
@@ -70,10 +80,10 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
         stage = np.concatenate([bar.stage for bar in bars])
         remaining = max(_MAX_BARS - bar_count, 0)
         bar_count += len(base)
-        traces.append(
+        bar_traces.append(
             plotly_trace(
                 "bar",
-                place,
+                index,
                 orientation="h",
                 base=base[:remaining].round(4).tolist(),
                 x=length[:remaining].round(4).tolist(),
@@ -86,7 +96,11 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
                 ),
             )
         )
-    stage_count = iterations[0].schedule.stages
+    return bar_traces
+
+
+def _layout(stage_count: int) -> dict[str, object]:
+    """Return the layout of the chart for Plotly, with a row for each stage."""
     stage_axis: dict[str, object] = {
         "autorange": "reversed",
         "tickformat": "d",
@@ -95,21 +109,13 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
     }
     if stage_count <= _MAX_ROWS_WITH_ALL_LABELS:
         stage_axis["dtick"] = 1
-    layout = {
+    height = 34 * stage_count + 80
+    return {
         "barmode": "overlay",
-        "height": int(np.clip(34 * stage_count + 80, 180, 700)),
+        "height": int(np.clip(height, 180, 700)),
         "xaxis": {"title": {"text": "ms"}},
         "yaxis": stage_axis,
     }
-    figure = Figure(
-        key="chart-pipeline",
-        title=_title(iterations),
-        summary=_summary(iterations),
-        legend=[(_NAMES[kind], color) for kind, color in _COLORS.items()],
-        sheet=STAGES_TABLE,
-        spec=spec_of(traces, layout),
-    )
-    return [figure]
 
 
 class _Bars:

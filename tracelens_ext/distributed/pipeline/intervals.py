@@ -84,8 +84,8 @@ class Intervals(NamedTuple):
         parts = outside(
             start=self.start,
             end=self.end,
-            first=excluded.start,
-            last=excluded.end,
+            other_start=excluded.start,
+            other_end=excluded.end,
         )
         return Intervals(start=parts.start, end=parts.end).not_empty()
 

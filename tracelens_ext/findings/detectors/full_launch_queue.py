@@ -11,7 +11,8 @@ from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
-from tracelens_ext.trace.intervals import covered, distinct
+from tracelens_ext.trace.integer_sorting import distinct
+from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
 
 TEXT: Final = FindingText(

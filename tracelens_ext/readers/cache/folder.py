@@ -44,9 +44,8 @@ def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
         name = _NAME.fullmatch(path.name)
         if name is None:
             continue
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # another process may remove the file
+        # Another process may remove the file.
+        with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 file = CacheFile(path=path, size=status.st_size, used=status.st_mtime)

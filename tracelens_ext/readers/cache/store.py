@@ -191,9 +191,8 @@ class TraceCache:
             return None
         except columns_file.DAMAGE:
             why = "its cached data is damaged; reading the file"
-        with contextlib.suppress(
-            OSError
-        ):  # an entry that cannot be removed is not used either
+        # An entry that cannot be removed is not used either.
+        with contextlib.suppress(OSError):
             file.unlink()
         self.tell(f"{source}: {why}")
         return None

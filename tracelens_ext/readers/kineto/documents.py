@@ -19,7 +19,8 @@ from tracelens_ext.errors import TraceCutOffError
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto import compiled_reader, reader
 from tracelens_ext.readers.kineto.reader import KinetoColumns, add_events
-from tracelens_ext.readers.source import AGAIN, ByteSource, in_a_line
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN, in_a_line
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import Trace
 
 #: A larger rank is damaged.
@@ -56,7 +57,7 @@ def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
         heads = [_head_of(document) for document in documents]
     except (msgspec.MsgspecError, RecursionError) as error:
         problem = f"is a damaged list of traces ({in_a_line(str(error))})"
-        raise TraceCutOffError(source.path, problem, AGAIN) from None
+        raise TraceCutOffError(source.path, problem, REMEDY_COPY_AGAIN) from None
     ranks = _ranks_of([head.distributedInfo for head in heads])
     members: dict[str, object] = {}
     for rank, document in zip(ranks, documents, strict=True):

@@ -87,9 +87,8 @@ class NativeAnswer(NamedTuple):
     """The result of the compiled code for a slice. Columns are the bytes of arrays."""
 
     events: int  #: the number of all events in the slice
-    timeless_events: list[
-        tuple[int, int, str, bytes, bytes]
-    ]  #: as `NativeTimelessEvent`
+    #: as `NativeTimelessEvent`
+    timeless_events: list[tuple[int, int, str, bytes, bytes]]
     tracks: list[tuple[str, str, int | str, int | str]]  #: as `Track`
     names: list[str]
     words: list[bytes]

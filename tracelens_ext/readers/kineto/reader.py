@@ -40,12 +40,10 @@ from tracelens_ext.readers.kineto.values import (
     python_value,
     text_of,
 )
-from tracelens_ext.readers.source import (
-    ByteSource,
-    in_a_line,
-    refuse_members,
-    salvage_notes,
-)
+from tracelens_ext.readers.messages import in_a_line
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.readers.unsupported_documents import error_for_document
 from tracelens_ext.trace import Device, EventKind, Trace
 
 _EVENTS_AT_ONCE = 4096
@@ -270,11 +268,11 @@ def read(source: ByteSource) -> Trace:
         for batch in stream:
             columns.add(batch)
     if not stream.found_events:
-        raise refuse_members(source.path, stream.members)
+        raise error_for_document(source.path, stream.members)
     notes = salvage_notes(
         source=source,
         damage=stream.damage,
-        at=stream.place,
+        end_of_text=stream.place,
         events=columns.builder.present,
     )
     return columns.finish(stream.members, source.path, source.bytes_read, notes)

@@ -98,9 +98,8 @@ class RowBatch:
     """
 
     source: str  #: the name of the table in messages
-    lines: Sequence[
-        int
-    ]  #: the line of each row in the file, or its number among the rows
+    #: the line of each row in the file, or its number among the rows
+    lines: Sequence[int]
     #: the cells of each column; a column that the table does not have consists of None
     columns: Mapping[str, Sequence[csv_rows.Cell]]
     #: the unit in the title of each column; None for a title without a unit

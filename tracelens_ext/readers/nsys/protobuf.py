@@ -446,9 +446,8 @@ class _Decoder:
         lowest = stops & (~stops + _ONE)  # isolates the lowest bit that is set
         byte_index = ((lowest >> _SEVEN) * _BYTE_NUMBERS) >> _FIFTY_SIX
         lengths = byte_index.astype(np.int64) + 1
-        values = (
-            words & (lowest - _ONE) & ~_STOP_BITS
-        )  # clears all bits after the varint
+        # Clear the highest bits, and all bits after the varint.
+        values = words & (lowest - _ONE) & ~_STOP_BITS
         # The payloads of 7 bits per byte move together: 8 × 7, 4 × 14, 2 × 28, 1 × 56 bits.
         for low, high, shift in _SQUEEZES:
             values = (values & low) | ((values & high) >> shift)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN, REMEDY_SALVAGE
 from tracelens_ext.readers.nsys import conversion, export_trace
 from tracelens_ext.readers.nsys.report_file import MAGIC, DamagedReportError, ReportFile
 from tracelens_ext.readers.nsys.report_tables import NsysReportTables
-from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.trace import SALVAGED, Trace
 
 FORMAT = "Nsight Systems report"
@@ -88,12 +89,12 @@ def _read_report(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             f"{damage.problem})"
         )
         if not source.reading.allow_truncated:
-            remedy = f"{AGAIN}, or {_CONVERT}"
+            remedy = f"{REMEDY_COPY_AGAIN}, or {_CONVERT}"
             if tables.events:
-                remedy = f"{AGAIN}, {SALVAGE}, or {_CONVERT}"
+                remedy = f"{REMEDY_COPY_AGAIN}, {REMEDY_SALVAGE}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         if not tables.events:
-            remedy = f"no event precedes the damage; {AGAIN}, or {_CONVERT}"
+            remedy = f"no event precedes the damage; {REMEDY_COPY_AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
     return export_trace.make_trace(

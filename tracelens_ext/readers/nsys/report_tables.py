@@ -81,9 +81,8 @@ class _Texts(NamedTuple):
     """A column of texts."""
 
     joined: bytes  #: all texts, one after the other
-    lengths: npt.NDArray[
-        np.int32
-    ]  #: the length of each text; `_NO_TEXT` for a missing one
+    #: the length of each text; `_NO_TEXT` for a missing one
+    lengths: npt.NDArray[np.int32]
 
     @classmethod
     def of(cls, data: bytes, starts: Int64Array, lengths: Int64Array) -> _Texts:

@@ -22,6 +22,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Labels, TraceBuilder, map_distinct_rows
 from tracelens_ext.readers.kineto.schema import kind_of
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN
 from tracelens_ext.readers.perfetto import events as event_types
 from tracelens_ext.readers.perfetto.arguments import (
     ARGUMENT_NAMES,
@@ -33,7 +34,8 @@ from tracelens_ext.readers.perfetto.events import Events
 from tracelens_ext.readers.perfetto.message import MOST
 from tracelens_ext.readers.perfetto.packets import windows
 from tracelens_ext.readers.perfetto.slices import match_ends
-from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.xplane import many_messages
 from tracelens_ext.readers.xplane.many_messages import MessageError
 from tracelens_ext.text import NO_NAME, encodable
@@ -467,14 +469,14 @@ def read(source: ByteSource) -> Trace:
         damage = damage or _damage(source.path, position, is_cut=error.is_cut)
     except MessageError:
         problem = f"is damaged after byte {position:,}"
-        damage = damage or TraceFormatError(source.path, problem, AGAIN)
+        damage = damage or TraceFormatError(source.path, problem, REMEDY_COPY_AGAIN)
     notes = salvage_notes(
-        source=source, damage=damage, at=position, events=events.count
+        source=source, damage=damage, end_of_text=position, events=events.count
     )
     return TraceMaker(events).finish(source.path, FORMAT, size, tuple(notes))
 
 
 def _damage(path: str, position: int, *, is_cut: bool) -> TraceError:
     if is_cut:
-        return TraceCutOffError(path, "ends prematurely", AGAIN)
-    return TraceFormatError(path, f"is damaged at byte {position:,}", AGAIN)
+        return TraceCutOffError(path, "ends prematurely", REMEDY_COPY_AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {position:,}", REMEDY_COPY_AGAIN)

@@ -31,8 +31,10 @@ import numpy as np
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.builder import Interner, map_distinct_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN
 from tracelens_ext.readers.rocprof import records as rocprof
-from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.tables import MISSING
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
@@ -368,13 +370,13 @@ class TableReader:
                 for _, row in islice(table.rows, _ROWS_AT_ONCE):
                     rows.append(row)  # one by one: rows before an error are kept
             except TraceFormatError as error:
-                damage = TraceCutOffError(error.path, error.problem, AGAIN)
+                damage = TraceCutOffError(error.path, error.problem, REMEDY_COPY_AGAIN)
             if not rows and damage is None:
                 return
             if rows and _is_incomplete(rows[-1], table.width):
                 rows.pop()
                 damage = TraceCutOffError(
-                    table.source.path, "its last line is incomplete", AGAIN
+                    table.source.path, "its last line is incomplete", REMEDY_COPY_AGAIN
                 )
             filled_rows = [row for row in rows if row]
             whole_rows = [row for row in filled_rows if len(row) == table.width]
@@ -386,7 +388,7 @@ class TableReader:
             notes = salvage_notes(
                 source=table.source,
                 damage=damage,
-                at=table.source.bytes_read,
+                end_of_text=table.source.bytes_read,
                 events=row_count,
             )
             self._records.notes += notes

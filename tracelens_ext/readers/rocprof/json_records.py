@@ -30,7 +30,8 @@ from tracelens_ext.readers.json_events import ANY_CUT, EventStream
 from tracelens_ext.readers.json_text import REMEDY_DAMAGED
 from tracelens_ext.readers.kineto.values import plain
 from tracelens_ext.readers.rocprof import records as rocprof
-from tracelens_ext.readers.source import ByteSource, salvage_notes
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.tables import MISSING
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
@@ -211,7 +212,7 @@ def read(source: ByteSource) -> Trace:
     records.notes += salvage_notes(
         source=source,
         damage=document.damage,
-        at=document.place,
+        end_of_text=document.place,
         events=records.builder.present,
     )
     return records.finish(source.path, FORMAT, source.bytes_read)

@@ -189,9 +189,8 @@ def varints(data: Bytes, start: Int64Array) -> Varints:
     word = words[start]
     # The last byte of a varint is the first one whose highest bit is not set.
     last_bits = ~word & _HIGHEST_BITS
-    last_bit = last_bits & (
-        ~last_bits + np.uint64(1)
-    )  # isolates the lowest bit that is set
+    # x & -x isolates the lowest bit that is set.
+    last_bit = last_bits & (~last_bits + np.uint64(1))
     word &= last_bit - np.uint64(1)  # clears all bytes after the varint
     pairs = _joined_halves(word, _OF_BYTES, bits_of_half=8)
     fours = _joined_halves(pairs, _OF_PAIRS, bits_of_half=16)

@@ -21,7 +21,9 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.builder import map_distinct_ids
-from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.messages import REMEDY_COPY_AGAIN
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.xplane import many_messages
 from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.readers.xplane.messages import Message, message_class
@@ -101,7 +103,10 @@ def read(source: ByteSource) -> Trace:
     return reader.profile.finish(
         reader.programs,
         salvage_notes(
-            source=source, damage=damage, at=place, events=reader.profile.present
+            source=source,
+            damage=damage,
+            end_of_text=place,
+            events=reader.profile.present,
         ),
         path=source.path,
         format_name=FORMAT,
@@ -116,16 +121,15 @@ def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
         problem = (
             f"the profile ends prematurely (the plane at byte {place:,} is incomplete)"
         )
-        return TraceCutOffError(path, problem, AGAIN)
-    return TraceFormatError(path, f"is damaged at byte {place:,}", AGAIN)
+        return TraceCutOffError(path, problem, REMEDY_COPY_AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {place:,}", REMEDY_COPY_AGAIN)
 
 
 class _PlaneParts(NamedTuple):
     """An encoded plane, split into its lines and its other fields."""
 
-    lines: list[
-        tuple[int, memoryview]
-    ]  #: byte of the file where a line begins, and its content
+    #: byte of the file where a line begins, and its content
+    lines: list[tuple[int, memoryview]]
     other_fields: bytes  #: the encoded other fields: a plane without lines
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.values import label_of, text_of
-from tracelens_ext.readers.source import ByteSource, salvage_notes
+from tracelens_ext.readers.salvage import salvage_notes
+from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.readers.xplane.profile import Stats, XplaneProfile
 from tracelens_ext.readers.xplane.programs import Programs
 from tracelens_ext.readers.xplane.recorded_events import NUMBERS, TEXTS
@@ -148,7 +149,10 @@ def read(source: ByteSource) -> Trace:
     return profile.finish(
         Programs(),
         salvage_notes(
-            source=source, damage=stream.damage, at=stream.place, events=profile.present
+            source=source,
+            damage=stream.damage,
+            end_of_text=stream.place,
+            events=profile.present,
         ),
         path=source.path,
         format_name=FORMAT,
