@@ -214,12 +214,8 @@ def page_of(
     """
     failures = PartFailures()
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
-    headed = {}
-    for name, frame in sheets.items():
-        page_table = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
-        headed[name] = with_units(page_table, report.units.get(name, {}))
     contents = html_tables.page_tables(
-        sheets=headed,
+        sheets=_shown_tables(sheets, report.units),
         descriptions=report.descriptions,
         most_rows=most_rows,
         failures=failures,
@@ -261,6 +257,17 @@ def page_of(
         pool=contents.pool,
     )
     return page, notes
+
+
+def _shown_tables(
+    sheets: Mapping[str, pd.DataFrame], units: Mapping[str, Mapping[str, str]]
+) -> dict[str, pd.DataFrame]:
+    """Return tables without the columns that are only for charts, and with units in the header."""
+    shown = {}
+    for name, frame in sheets.items():
+        page_table = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
+        shown[name] = with_units(page_table, units.get(name, {}))
+    return shown
 
 
 def _trace_name(facts: Iterable[PageFact]) -> str:

@@ -140,12 +140,7 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     """
     if frame is None or not {"type", "time ms"} <= set(frame.columns):
         return []
-    analyzed = analyzed_rows(frame)
-    sums = frame.groupby("type")["time ms"].sum()
-    if len(analyzed):
-        analyzed_sums = analyzed.groupby("type")["time ms"].sum()
-        sums = pd.concat([sums.drop(analyzed_sums.index), analyzed_sums])
-    times = {str(kind): float(time) for kind, time in sums.items()}
+    times = _time_of_type(frame)
     total = times.get("total_time", 0.0)
     if not total or "busy_time" not in times:
         return []
@@ -186,6 +181,19 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         ),
     ]
     return cards + _cards_of_time_not_analyzed(times)
+
+
+def _time_of_type(frame: pd.DataFrame) -> dict[str, float]:
+    """Return `type` → time of all devices, ms.
+
+    If some devices are only analyzed in part, the time of the other devices counts as analyzed.
+    """
+    sums = frame.groupby("type")["time ms"].sum()
+    analyzed = analyzed_rows(frame)
+    if len(analyzed):
+        analyzed_sums = analyzed.groupby("type")["time ms"].sum()
+        sums = pd.concat([sums.drop(analyzed_sums.index), analyzed_sums])
+    return {str(kind): float(time) for kind, time in sums.items()}
 
 
 def _analyzed_words(prefix: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,8 +19,13 @@ import numpy as np
 from tracelens_ext.readers.xplane import hlo as xla
 from tracelens_ext.readers.xplane.messages import message_class
 from tracelens_ext.roofline.element_types import short_type
+from tracelens_ext.roofline.hlo_products import (
+    HloWork,
+    convolution_work,
+    custom_call_work,
+    dot_work,
+)
 from tracelens_ext.roofline.operation import Cost, Engine, Models, Operation, required
-from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
 
 if TYPE_CHECKING:
@@ -69,59 +73,6 @@ _SLICES: Final = (b"slice", b"dynamic-slice", b"gather")
 _REDUCTIONS: Final = (b"reduce", b"reduce-window")
 _CALLS: Final = (b"fusion", b"call", b"async-start")
 _DEEPEST_CALL: Final = 20
-#: Products that custom calls compute, by the beginning of the call's target.
-_PRODUCTS: Final = {
-    b"__cublas": "dot",
-    b"__triton_gemm": "dot",
-    b"__cudnn$convForward": "convolution",
-    b"__cudnn$convBiasActivation": "convolution",
-    b"__cudnn$convBackwardInput": "convolution of gradients",
-    b"__cudnn$convBackwardFilter": "convolution of gradients",
-    b"__cudnn$fmha": "attention",
-}
-_PRODUCTS_OF_ATTENTION: Final = 2
-_PRODUCTS_OF_ATTENTION_GRADIENTS: Final = 5
-#: Numbers with more digits come from damaged programs.
-_MOST_DIGITS: Final = 18
-
-
-@dataclass(eq=False)
-class HloWork:
-    """The work of an instruction."""
-
-    flops: int = 0  #: operations of the whole instruction
-    #: the largest product that the instruction computes, a key of `_FAMILIES`; empty without one
-    product: str = ""
-    kind: str = ""  #: the type of the elements of the largest product
-    #: the sizes of the largest product: B, M, N, K of a `dot`; B, H, S, T, D of attention
-    sizes: tuple[int, ...] = ()
-    #: operations of the largest product; -1 without one
-    product_flops: int = field(init=False, repr=False)
-    bytes: int = 0  #: bytes of operands and results
-    #: stride, padding and dilation of an instruction with a window
-    windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.product_flops = self.flops if self.product else -1
-
-    @classmethod
-    def of_parts(cls, parts: Iterable[HloWork | None]) -> HloWork | None:
-        """Return the sum of the operations of some parts, and the largest of their products.
-
-        None if the work of a part is not known. Bytes are not added, because intermediate results
-        that a part leaves to another one do not cross the memory.
-        """
-        work = cls()
-        for part in parts:
-            if part is None:
-                return None
-            work.flops += part.flops
-            if part.product_flops > work.product_flops:
-                work.product_flops = part.product_flops
-                work.product = part.product
-                work.kind = part.kind
-                work.sizes = part.sizes
-        return work
 
 
 @MODELS.add("hlo::*")
@@ -251,10 +202,10 @@ class Worker:
         results = xla.results_of(message)
         operands = xla.operands_of(message, self._by_id)
         if opcode == b"custom-call":
-            return _custom_call(message, operands, results)
+            return custom_call_work(message, operands, results)
         if opcode == b"dot":
             dot = message.dot
-            return _dot(
+            return dot_work(
                 contracting=dot.lhs_contracting,
                 batch_dimensions=dot.lhs_batch,
                 operands=operands,
@@ -265,7 +216,7 @@ class Worker:
             dilation = math.prod(
                 max(dimension.base_dilation, 1) for dimension in window
             )
-            return _convolution(
+            return convolution_work(
                 product="convolution",
                 message=message,
                 arrays=operands[:2] + results,
@@ -379,154 +330,3 @@ def _bytes(arrays: Iterable[Shape]) -> int:
 
 def _elements(arrays: Iterable[Shape]) -> int:
     return sum(array.elements for array in arrays)
-
-
-def _custom_call(
-    message: Message, operands: list[Shape], results: list[Shape]
-) -> HloWork | None:
-    """Return the product that a library computes; None for other calls."""
-    target = message.custom_call_target
-    product = _product_of_target(target)
-    if not product or len(operands) < 2 or not results:
-        return None
-    config = json_value(message.backend_config)
-    if product == "dot":
-        dot = _member(config, "gemm_backend_config", "dot_dimension_numbers")
-        if not isinstance(dot, dict):
-            return None
-        contracting = _whole_numbers(dot.get("lhs_contracting_dimensions"))
-        batch = _whole_numbers(dot.get("lhs_batch_dimensions"))
-        return _dot(
-            contracting=contracting,
-            batch_dimensions=batch,
-            operands=operands,
-            results=results,
-        )
-    if product == "attention":
-        return _attention(target, config, operands[0])
-    # Put the arrays in the order of the forward convolution: input, filter, output. The result is
-    # the output of the convolution, or the gradient of its input or filter.
-    first = operands[0]
-    second = operands[1]
-    result = results[0]
-    arrays = [first, second, result]
-    if b"Input" in target:
-        arrays = [result, second, first]
-    elif b"Filter" in target:
-        arrays = [first, result, second]
-    return _convolution(product, message, arrays)
-
-
-def _product_of_target(target: bytes) -> str:
-    """Return the product that a custom call computes; empty if it computes something else."""
-    for beginning, product in _PRODUCTS.items():
-        if target.startswith(beginning):
-            return product
-    return ""
-
-
-def _dot(
-    contracting: Iterable[int],
-    batch_dimensions: Iterable[int],
-    operands: list[Shape],
-    results: list[Shape],
-) -> HloWork:
-    """Return the work of a product.
-
-    Args:
-        contracting: the dimensions of the first operand that the product sums over.
-        batch_dimensions: the dimensions of the first operand that are a batch.
-        operands: the two factors.
-        results: the result.
-    """
-    if len(operands) < 2 or not results:
-        return HloWork()
-    # What remains after the dimensions of K and of the batch are removed is M.
-    remaining_sizes = dict(enumerate(operands[0].dims))
-    k = math.prod(remaining_sizes.pop(dimension, 1) for dimension in contracting)
-    batch = math.prod(
-        remaining_sizes.pop(dimension, 1) for dimension in batch_dimensions
-    )
-    m = math.prod(remaining_sizes.values())
-    elements = results[0].elements
-    n = elements // max(batch * m, 1)
-    return HloWork(
-        flops=2 * elements * k,
-        product="dot",
-        kind=operands[0].kind,
-        sizes=(batch, m, n, k),
-    )
-
-
-def _convolution(
-    product: str, message: Message, arrays: Sequence[Shape], input_dilation: int = 1
-) -> HloWork:
-    """Return the work of a convolution.
-
-    Args:
-        product: its key in `_FAMILIES`.
-        message: the instruction.
-        arrays: input, filter and output of the forward convolution.
-        input_dilation: how many elements the dilated input has for each element of the input. The
-            others are 0 and need no multiplication.
-    """
-    if len(arrays) < 3:
-        return HloWork()
-    inputs, weight, output = arrays[:3]
-    feature_dimension = message.convolution.kernel_output_feature
-    features = 1
-    if 0 <= feature_dimension < len(weight.dims):
-        features = weight.dims[feature_dimension]
-    weights_of_feature = weight.elements // max(features, 1)
-    flops = 2 * output.elements * weights_of_feature // input_dilation
-    return HloWork(flops=flops, product=product, kind=inputs.kind)
-
-
-def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
-    """Return the work of attention: two products forward and five backward, all of one size.
-
-    None if the configuration of the call does not tell the size.
-    """
-    settings = _member(config, "cudnn_fmha_backend_config")
-    sizes = _whole_numbers(_member(settings, "intermediate_tensor_shape", "dimensions"))
-    dot = _member(settings, "bmm1_dot_dimension_numbers")
-    contracting = _whole_numbers(_member(dot, "lhs_contracting_dimensions"))
-    if (
-        len(sizes) != 4
-        or len(contracting) != 1
-        or not 0 <= contracting[0] < len(query.dims)
-    ):
-        return None
-    head_size = query.dims[contracting[0]]
-    product = "attention"
-    count = _PRODUCTS_OF_ATTENTION
-    if b"Backward" in target:
-        product = "attention of gradients"
-        count = _PRODUCTS_OF_ATTENTION_GRADIENTS
-    return HloWork(
-        flops=count * 2 * math.prod(sizes) * head_size,
-        product=product,
-        kind=query.kind,
-        sizes=tuple(sizes) + (head_size,),
-    )
-
-
-def _member(value: object, *names: str) -> object:
-    """Return a member of nested JSON objects, given the names on the way; None without it."""
-    for name in names:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(name)
-    return value
-
-
-def _whole_numbers(value: object) -> list[int]:
-    """Return the whole numbers of a list; the JSON of Protocol Buffers contains them as text."""
-    if not isinstance(value, list):
-        return []
-    numbers = []
-    for number in value:
-        text = str(number)
-        if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-            numbers.append(int(text))
-    return numbers

@@ -24,6 +24,7 @@ _FAMILIES: Final = (
     "attention",
     "serving",
     "elementwise",
+    "rotary",
     "optimizer",
     "compiled",
     "movement",

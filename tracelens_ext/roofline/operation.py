@@ -25,7 +25,7 @@ from tracelens_ext.roofline.element_types import (
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.hlo import HloWork
+    from tracelens_ext.roofline.hlo_products import HloWork
 
 Model = Callable[["Operation"], "Cost"]
 Value = TypeVar("Value")

@@ -126,8 +126,6 @@ def chart(
     from tracelens_ext.compare.engine_chart.runs import names_of_notes
     from tracelens_ext.compare.engine_chart.specification import (
         are_bare_files,
-        check_models,
-        known_models,
         parse_inputs,
     )
 
@@ -136,19 +134,14 @@ def chart(
         rules = replace(rules, categorizer=_BUILT_IN_CATEGORIES)
     has_map_for_each = rules.categorizer is None
     run_inputs = parse_inputs(specifications, bare_files=not has_map_for_each)
-    if by_phase and per_device:
-        raise UsageError(
-            "--by-phase and --per-device both split a run; give only one of them"
-        )
+    split = _split_of_runs(per_device=per_device, by_phase=by_phase)
     if not run_inputs:
         raise UsageError(
             "give a trace, or FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart "
             "--help'"
         )
     if has_map_for_each:
-        skipped: list[str] = []
-        models = known_models(rules.maps or (), skipped)
-        check_models(run_inputs, models, skipped)
+        _check_maps(run_inputs, rules)
     files = [run_input.path for run_input in run_inputs]
     for note in check_results(out_dir, files, force=force):
         tell(note)
@@ -156,11 +149,6 @@ def chart(
     chosen_reading: ReadingOptions = reading
     if nsys_cmd is not None:
         chosen_reading = replace(reading, nsys=nsys_cmd)
-    split = ""
-    if per_device:
-        split = "device"
-    elif by_phase:
-        split = "phase"
     runs = _measured_runs(
         run_inputs=run_inputs, rules=rules, reading=chosen_reading, split=split
     )
@@ -176,6 +164,35 @@ def chart(
     lines = [f"{numbers}: {note}" for note, numbers in notes]
     show(trace_report(title="Chart", trace="", tables={}, notes=lines), _blocks(runs))
     tell_written(written)
+
+
+def _split_of_runs(*, per_device: bool, by_phase: bool) -> str:
+    """Return what a run is split by into several bars: `device`, `phase`, or nothing.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if by_phase and per_device:
+        raise UsageError(
+            "--by-phase and --per-device both split a run; give only one of them"
+        )
+    if per_device:
+        return "device"
+    if by_phase:
+        return "phase"
+    return ""
+
+
+def _check_maps(run_inputs: Sequence[ChartInput], rules: RuleOptions) -> None:
+    """Check that there is a map for the engine and the model of each run."""
+    from tracelens_ext.compare.engine_chart.specification import (
+        check_models,
+        known_models,
+    )
+
+    skipped_files: list[str] = []
+    models = known_models(rules.maps or (), skipped_files)
+    check_models(run_inputs, models, skipped_files)
 
 
 def _measured_runs(

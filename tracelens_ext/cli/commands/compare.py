@@ -23,6 +23,7 @@ from tracelens_ext.hooks import Command
 from tracelens_ext.report.writing import OutputFormat
 
 if TYPE_CHECKING:
+    from tracelens_ext.compare.budgets import BudgetOutcome
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
     from tracelens_ext.settings import ReadingOptions
@@ -269,13 +270,18 @@ def compare(
     is_quiet = options.quiet or printed_format is not None
     if not is_quiet:
         tell_written(written)
-    for verdict in verdicts:  # exceeded budgets are always reported
+    _report_verdicts(verdicts, is_quiet=is_quiet)
+    if any(verdict.crossed for verdict in verdicts):
+        raise typer.Exit(CROSSED)
+
+
+def _report_verdicts(verdicts: Sequence[BudgetOutcome], *, is_quiet: bool) -> None:
+    """Print which budgets are exceeded; unless quiet, also those that are not."""
+    for verdict in verdicts:
         if verdict.crossed:
             tell(f"budget exceeded: {verdict}")
         elif not is_quiet:
             print_line(f"Within budget: {verdict}")
-    if any(verdict.crossed for verdict in verdicts):
-        raise typer.Exit(CROSSED)
 
 
 def _compare_snapshots(

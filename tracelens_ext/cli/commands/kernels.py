@@ -132,7 +132,11 @@ def kernels(
         gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
         tables |= gap_report.tables
         members = gap_report.members
-        notes = notes + gap_report.notes if json else []
+        if json:
+            notes += gap_report.notes
+        else:
+            # The blocks of the gap report say in its own words why there is nothing to show.
+            notes = []
     notes += recording_notes(analyzer, for_json=json)
     show_plugin_problems(analyzer)
     texts: dict[Path, Callable[[], str]] = {}

@@ -125,13 +125,14 @@ def tree(
     if as_json:
         notes = _left_out(merged, depth, min_percent)
         notes += recording_notes(analyzer, for_json=True)
-        tables = {"tree": tree_rows(merged, merged.kept(depth, min_percent))}
-        facts = [("GPU busy time", _busy_time(merged))]
-        print_report(
-            trace_report(
-                title="Call tree", trace=trace, tables=tables, notes=notes, facts=facts
-            )
+        report = trace_report(
+            title="Call tree",
+            trace=trace,
+            tables={"tree": tree_rows(merged, merged.kept(depth, min_percent))},
+            notes=notes,
+            facts=[("GPU busy time", _busy_time(merged))],
         )
+        print_report(report)
         return
     make_lines = folded_stacks if folded else partial(_tree_lines, width=screen_width())
     for line in make_lines(merged, depth=depth, min_percent=min_percent):
