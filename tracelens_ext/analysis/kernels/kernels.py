@@ -99,9 +99,8 @@ def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[s
     Most kernels have a single operation, so only the others go through the slow aggregation.
     """
     # An operation has several rows if only some of its launches are recomputation.
-    pairs = summary.groupby(key + ["cpu_op"], sort=False, as_index=False)[
-        "total_time_ms"
-    ].sum()
+    rows_of_pair = summary.groupby(key + ["cpu_op"], sort=False)
+    pairs = rows_of_pair.agg({"total_time_ms": "sum"}).reset_index()
     pairs = pairs.sort_values("total_time_ms", ascending=False, kind="stable")
     has_several = pairs.duplicated(key, keep=False)
     single_operations = pairs[~has_several].set_index(key)["cpu_op"]
