@@ -97,25 +97,15 @@ def comparison_table(
     columns = _key_columns(name, aligned)
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
     for trace, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
-        difference = times[:, trace] - times[:, 0]
         columns[f"{letter}_time_ms"] = times[:, trace]
-        columns[f"{prefix}difference_ms"] = difference
-        columns[f"{prefix}difference_percent"] = 100 * _quotient(
-            difference, times[:, 0]
+        columns |= _difference_columns(
+            name=name,
+            aligned=aligned,
+            times=times,
+            trace=trace,
+            prefix=prefix,
+            divisors=divisors,
         )
-        columns[f"{prefix}ratio"] = _quotient(times[:, trace], times[:, 0])
-        if name not in _WITHOUT_CALLS:
-            calls = aligned.calls / divisors
-            by_calls_ms = _change_by_calls(
-                before_ms=times[:, 0],
-                after_ms=times[:, trace],
-                calls_before=calls[:, 0],
-                calls_after=calls[:, trace],
-            )
-            # Rounding errors must not look like differences; adding 0.0 turns -0.0 into 0.0.
-            by_speed_ms = np.round(difference - by_calls_ms, _NS_DECIMALS + 3) + 0.0
-            columns[f"{prefix}by_calls_ms"] = by_calls_ms
-            columns[f"{prefix}by_speed_ms"] = by_speed_ms
     for trace, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
         has_calls = name not in _WITHOUT_CALLS
         if has_calls or name == "phases":
@@ -135,6 +125,48 @@ def comparison_table(
     largest_change = np.abs(times[:, 1:] - times[:, :1]).max(axis=1, initial=0.0)
     order = np.lexsort((-times[:, 0], -largest_change))
     return table.iloc[order].reset_index(drop=True)
+
+
+def _difference_columns(
+    name: str,
+    aligned: Aligned,
+    times: Float64Array,
+    trace: int,
+    prefix: str,
+    divisors: Sequence[float],
+) -> dict[str, object]:
+    """Return the columns that compare one trace with the baseline.
+
+    Args:
+        name: the name of the table.
+        aligned: the r rows of all n traces.
+        times: the times of the traces after division, ms, (r, n).
+        trace: the index of the trace; the baseline has the index 0.
+        prefix: the prefix of the names of the columns.
+        divisors: the number by which the time of each trace is divided.
+    """
+    before = times[:, 0]
+    after = times[:, trace]
+    difference = after - before
+    columns: dict[str, object] = {
+        f"{prefix}difference_ms": difference,
+        f"{prefix}difference_percent": 100 * _quotient(difference, before),
+        f"{prefix}ratio": _quotient(after, before),
+    }
+    if name in _WITHOUT_CALLS:
+        return columns
+    calls = aligned.calls / divisors
+    by_calls_ms = _change_by_calls(
+        before_ms=before,
+        after_ms=after,
+        calls_before=calls[:, 0],
+        calls_after=calls[:, trace],
+    )
+    # Rounding errors must not look like differences; adding 0.0 turns -0.0 into 0.0.
+    by_speed_ms = np.round(difference - by_calls_ms, _NS_DECIMALS + 3) + 0.0
+    columns[f"{prefix}by_calls_ms"] = by_calls_ms
+    columns[f"{prefix}by_speed_ms"] = by_speed_ms
+    return columns
 
 
 def _key_columns(name: str, aligned: Aligned) -> dict[str, object]:
