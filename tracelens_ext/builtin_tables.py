@@ -93,11 +93,11 @@ def ordered_tables() -> list[Table]:
     from tracelens_ext.analysis.timeline.timeline_bins import TIMELINE_BINS
     from tracelens_ext.findings.tables import FINDING_DETAILS, FINDINGS
     from tracelens_ext.findings.timeline_markers import TIMELINE_MARKERS
+    from tracelens_ext.roofline.phase_table import PHASES
     from tracelens_ext.roofline.tables import (
         FAMILIES,
         FAMILY_TABLES,
         MFU_BY_ITERATION,
-        PHASES,
         ROOFLINE,
         ROOFLINE_PEAKS,
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.serving_helpers import LAYER, Engine
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.serving.layers import Block, repeating_block
+from tracelens_ext.analysis.serving.repeating_blocks import Block, repeating_block
 
 ATTENTION = 3
 

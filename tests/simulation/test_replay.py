@@ -21,8 +21,9 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
+from tracelens_ext.simulation.change import Change
 from tracelens_ext.simulation.collective_waits import read_collective_waits
-from tracelens_ext.simulation.replay import Change, Replay, Replayed
+from tracelens_ext.simulation.replay import Replay, Replayed
 from tracelens_ext.simulation.scenarios import parse_change
 
 if TYPE_CHECKING:

@@ -14,11 +14,8 @@ from itertools import groupby
 
 from tracelens_ext.categorize.choices import (
     CategorizerLike,
-    Choices,
     choose,
     offered_packs,
-    python_stages,
-    user_maps,
 )
 from tracelens_ext.categorize.matcher import (
     BoundPack,
@@ -40,14 +37,19 @@ from tracelens_ext.categorize.rules import (
     RulePack,
     RuleVerdict,
 )
+from tracelens_ext.categorize.sources import (
+    Paths,
+    builtin_sources,
+    plugin_sources,
+    used_by_default,
+    user_choices,
+    usual_pack,
+)
 from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.errors import UsageError
-from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
+from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
-
-#: Files or folders with rules, or packs that were read from them.
-Paths = Sequence["str | os.PathLike[str] | RulePack"]
 
 
 class KernelCategorizer:
@@ -106,14 +108,14 @@ class KernelCategorizer:
         ]
         offered = offered_packs(registry)
         if categorizer is None and framework:
-            categorizer = _usual_pack(offered, framework)
-        choices = _choices(maps, registry, offered)
+            categorizer = usual_pack(offered, framework)
+        choices = user_choices(maps, registry, offered)
         chosen = choose(categorizer, choices)
-        default_packs = _default_packs(offered, disabled_packs, chosen)
+        default_packs = used_by_default(offered, disabled_packs, chosen)
         sources: list[Source] = [BoundPack(pack, "rules") for pack in packs_of_user]
         sources += chosen
-        sources += _sources_of_plugins(registry, default_packs, chosen)
-        sources += _builtin_sources(default_packs)
+        sources += plugin_sources(registry, default_packs, chosen)
+        sources += builtin_sources(default_packs)
         return cls(sources, registry.problems)
 
     def categorize(
@@ -286,99 +288,6 @@ def _stages_of_neighbors(sources: Sequence[Source], kind: PackKind) -> list[Stag
         return [Matcher(rules)]
     # Functions categorize kernels, not operations.
     return functions if kind == "kernel" else []
-
-
-def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
-    """Return the name of the pack that is used by default for traces of a framework."""
-    for offer in offered:
-        pack = offer.item
-        if pack.usual_for == framework:
-            return pack.name
-    return None
-
-
-def _choices(
-    maps: Paths, registry: PluginRegistry, offered: Sequence[Offered[RulePack]]
-) -> Choices:
-    """Return everything that a user can choose from.
-
-    If a map of the user and another pack have the same name, the user's map is taken.
-    """
-    passed_over: list[str] = []
-    selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
-    for offer in user_maps(maps, registry, passed_over):
-        selectable[offer.item.name] = offer
-    return Choices(
-        registry=registry,
-        offered=offered,
-        selectable=selectable,
-        passed_over=passed_over,
-    )
-
-
-def _default_packs(
-    offered: Sequence[Offered[RulePack]],
-    disabled_packs: Sequence[str],
-    chosen: Sequence[Source],
-) -> list[Offered[RulePack]]:
-    """Return the packs that are used by default, without disabled and chosen ones.
-
-    Raises:
-        UsageError: a name in `disabled_packs` is not that of a pack that is used by default.
-    """
-    default_packs = [offer for offer in offered if not offer.item.selectable]
-    known_names = sorted({offer.item.name for offer in default_packs})
-    for name in disabled_packs:
-        if name not in known_names:
-            raise UsageError(
-                f"there is no pack called {name!r}; known: {', '.join(known_names)}"
-            )
-    chosen_packs = {
-        id(source.pack) for source in chosen if isinstance(source, BoundPack)
-    }
-    return [
-        offer
-        for offer in default_packs
-        if offer.item.name not in disabled_packs and id(offer.item) not in chosen_packs
-    ]
-
-
-def _sources_of_plugins(
-    registry: PluginRegistry,
-    default_packs: Sequence[Offered[RulePack]],
-    chosen: Sequence[Source],
-) -> list[Source]:
-    """Return the packs and functions of other distributions that are used by default."""
-    chosen_functions = {
-        source.name
-        for source in chosen
-        if isinstance(source, PythonStage) and not source.raises_errors
-    }
-    sources: list[Source] = [
-        BoundPack(offer.item, "plugin")
-        for offer in default_packs
-        if not offer.plugin.own
-    ]
-    sources += [
-        function
-        for function in python_stages(registry)
-        if not function.selectable and function.name not in chosen_functions
-    ]
-    return sorted(sources, key=_precedence)
-
-
-def _builtin_sources(default_packs: Sequence[Offered[RulePack]]) -> list[Source]:
-    sources: list[Source] = [
-        BoundPack(offer.item, "builtin", limited=False)
-        for offer in default_packs
-        if offer.plugin.own
-    ]
-    return sorted(sources, key=_precedence)
-
-
-def _precedence(source: Source) -> tuple[int, str, bool]:
-    """Return the sort key of a source: priority (higher first), name, then functions first."""
-    return -source.priority, source.name, isinstance(source, BoundPack)
 
 
 @lru_cache(maxsize=1)

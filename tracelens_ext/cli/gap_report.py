@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.cli.gap_options import GapOptions
+from tracelens_ext.cli.gap_pairs import pairs_in_one_line, pairs_in_two_lines
 from tracelens_ext.cli.load import computed_tables
 from tracelens_ext.cli.name_columns import (
-    cut_names,
-    name_room,
     remarks,
-    share_marks,
-    sign,
 )
 from tracelens_ext.cli.options import selected_text
 from tracelens_ext.cli.screen import NARROW, Block, Part, Section
-from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
-from tracelens_ext.report.tables.short_names import cut_middle
-from tracelens_ext.report.terminal import LONGEST_NAME, name_text
+from tracelens_ext.report.terminal import name_text
 from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
@@ -36,74 +28,13 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace.gpu_events import Scope
 
-GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
-DEFAULT_TOP = 15
-DEFAULT_SORT: GapSort = "avg"
 _TERMINAL_BINS = 15
 #: Rows of the table about what the CPU did.
 _MOST_CPU_ACTIVITIES = 8
 #: The histogram is in ns if no gap in it is as long as this, µs.
 _SHOWN_IN_NS = 1.0
 _RULE_WIDTH = 80
-_MIN_PAIR_WIDTH = 12
-
-HistMin = Annotated[
-    float | None, typer.Option(min=0, help="Shortest gap in the histogram, µs.")
-]
-HistMax = Annotated[
-    float | None, typer.Option(min=0, help="Longest gap in the histogram, µs.")
-]
-Logarithmic = Annotated[
-    bool, typer.Option("--log", help="Use logarithmic histogram bins.")
-]
-EveryGap = Annotated[
-    bool, typer.Option("--all", help="In the JSON, include a row for every gap.")
-]
-
-
-@dataclass(frozen=True)
-class GapOptions:
-    """The options about gaps of commands that show kernels, too."""
-
-    gap_top: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help=("Number of rows of each table to print.  [default: 15]"),
-        ),
-    ] = None
-    gap_sort: Annotated[
-        GapSort | None,
-        typer.Option(
-            help="How to sort the kernel pairs, largest first.  [default: avg]"
-        ),
-    ] = None
-    hist_min: HistMin = None
-    hist_max: HistMax = None
-    log: Logarithmic = False
-    all: EveryGap = False
-
-    def __post_init__(self) -> None:
-        low = self.hist_min or 0.0
-        high = self.hist_max or 0.0
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise UsageError("--hist-min and --hist-max must be finite numbers of µs")
-        if self.hist_max is not None and high <= low:
-            raise UsageError(
-                f"--hist-max {high:g} is not greater than --hist-min {low:g}, so no "
-                "gap fits"
-            )
-
-    @property
-    def top(self) -> int:
-        """How many rows of each table are printed."""
-        return DEFAULT_TOP if self.gap_top is None else self.gap_top
-
-    @property
-    def sort(self) -> GapSort:
-        """The statistic by which pairs of kernels are sorted."""
-        return self.gap_sort or DEFAULT_SORT
 
 
 class GapReport:
@@ -331,7 +262,7 @@ class GapReport:
     def _pairs(self, pairs: pd.DataFrame, console: Console) -> Iterator[Block]:
         rows = pairs.head(self._top)
         is_narrow = console.width < NARROW
-        make_table = _pairs_in_two_lines if is_narrow else _pairs_in_one_line
+        make_table = pairs_in_two_lines if is_narrow else pairs_in_one_line
         table = make_table(rows, console)
         title = f"TOP {len(rows)} KERNEL PAIRS BY {self.sorted_by.upper()}:"
         yield Part(title, table)
@@ -423,75 +354,3 @@ def _columns_that_name_streams(streams: pd.DataFrame) -> list[str]:
     if streams["device"].nunique() > 1:
         return ["device", "stream"]
     return ["stream"]
-
-
-def _pair_numbers(
-    pairs: pd.DataFrame, console: Console, *, is_narrow: bool
-) -> pd.DataFrame:
-    """Return the ranks and numbers of pairs; a narrow terminal has room for the main ones."""
-    us = sign("μs", console)
-    titles = {
-        "count": "Count",
-        "avg_gap_us": f"Avg Gap ({us})",
-        "max_gap_us": f"Max Gap ({us})",
-    }
-    if not is_narrow:
-        titles["min_gap_us"] = f"Min Gap ({us})"
-        titles["std_gap_us"] = f"Std Dev ({us})"
-    table = pairs[list(titles)].rename(columns=titles)
-    table.insert(0, "Rank", range(1, len(pairs) + 1))
-    return table
-
-
-def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
-    """Return a table with a line for the kernel before, and one for the kernel after."""
-    table = _pair_numbers(pairs, console, is_narrow=True)
-    room = name_room(table, console)
-    dots = sign("…", console)
-    arrow = sign("→", console)
-    before = [
-        cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]
-    ]
-    after = [f"{arrow} {name_text(name)}" for name in pairs["kernel_after"]]
-    after = cut_names(
-        names=after,
-        marks=share_marks(pairs, console),
-        room=room,
-        console=console,
-        names_beside=before,
-    )
-    lines = range(2 * len(table))
-    table = table.astype({"Rank": "Int64", "Count": "Int64"})
-    table = table.set_axis(lines[::2]).reindex(lines)
-    names = [name for pair in zip(before, after, strict=True) for name in pair]
-    table.insert(1, "Kernel Transition", names)
-    return table
-
-
-def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
-    """Return a table with both kernels of a pair beside each other."""
-    table = _pair_numbers(pairs, console, is_narrow=False)
-    room = name_room(table, console, most=2 * LONGEST_NAME)
-    dots = sign("…", console)
-    arrow = sign("→", console)
-    marks = share_marks(pairs, console)
-    longest_mark = max(map(len, marks), default=0)
-    pair_width = max(room - len(arrow) - 2 - longest_mark, _MIN_PAIR_WIDTH)
-    # Pairs that look alike after they are cut get a number such as #10.
-    cut_to = pair_width - len(" #10")
-    transitions = []
-    for before, after in zip(
-        pairs["kernel_before"], pairs["kernel_after"], strict=True
-    ):
-        before = name_text(before)
-        after = name_text(after)
-        if len(before) + len(after) > pair_width:
-            before = cut_middle(before, max(cut_to // 2, cut_to - len(after)), dots)
-            after = cut_middle(after, cut_to - len(before), dots)
-        transitions.append(f"{before} {arrow} {after}")
-    table.insert(
-        1,
-        "Kernel Transition",
-        cut_names(names=transitions, marks=marks, room=room, console=console),
-    )
-    return table

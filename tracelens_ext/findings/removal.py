@@ -11,8 +11,8 @@ import numpy as np
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.findings.texts import Remedy
+from tracelens_ext.simulation.change import DelaySavings
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import DelaySavings
 from tracelens_ext.simulation.scenarios import Removed
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, BoolArray, Int64Array

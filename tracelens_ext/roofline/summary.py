@@ -15,8 +15,6 @@ from tracelens_ext.roofline.utilisation import LEAST_COVERAGE
 from tracelens_ext.trace import NS_PER_MS, Trace
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.operations.launchers import Launchers
-    from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace.gpu_events import GpuEvents
 
@@ -279,41 +277,3 @@ def _notes_on_faster_operations(roofline: Roofline) -> list[str]:
         names = ", ".join(list(operations)[:_NAMED_IN_NOTE])
         notes.append(f"More than 100 % of the roofline, because {reason} ({names}).")
     return notes
-
-
-def with_roofline(
-    frame: pd.DataFrame, roofline: Roofline, launchers: Launchers, steps: Steps
-) -> pd.DataFrame:
-    """Return the table of phases with columns for the roofline time of each phase.
-
-    Args:
-        frame: the table of phases.
-        roofline: the roofline of the trace.
-        launchers: the operations that launched the GPU events.
-        steps: the steps of the serving engine.
-    """
-    groups = roofline.groups
-    best_ns_of_row = np.array(
-        [row.roofline_ns for row in roofline.rows], dtype=np.float64
-    )
-    best_ns_of_group = best_ns_of_row / groups.count
-    best_ns = best_ns_of_group[groups.of_gpu[groups.first_gpu]]
-    is_known = ~np.isnan(best_ns)
-    if not is_known.any():
-        return frame
-    first_gpu = groups.first_gpu[is_known]
-    phase = steps.phase_of_gpu[first_gpu]
-    gpu_ns = launchers.direct_ns[launchers.of_gpu[first_gpu]]
-    phases = len(steps.labels)
-    gpu_ns_of_phase = np.bincount(phase, gpu_ns, phases)[: len(frame)]
-    best_ns_of_phase = np.bincount(phase, best_ns[is_known], phases)[: len(frame)]
-    busy_ns_of_phase = frame["gpu_busy_ms"].to_numpy(np.float64) * NS_PER_MS
-    covered_percent = 100.0 * gpu_ns_of_phase / np.maximum(busy_ns_of_phase, 1)
-    covered_percent = np.minimum(covered_percent, 100.0)
-    measured_ns = np.where(covered_percent >= LEAST_COVERAGE, gpu_ns_of_phase, np.nan)
-    column = list(frame.columns).index("tokens_per_s_without_idle")
-    frame.insert(column + 1, "modeled_ms", gpu_ns_of_phase / NS_PER_MS)
-    frame.insert(column + 2, "roofline_time_ms", best_ns_of_phase / NS_PER_MS)
-    frame.insert(column + 3, "modeled_percent", covered_percent)
-    frame.insert(column + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
-    return frame

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracelens_ext.simulation.blocking_calls import find_blocks
+from tracelens_ext.simulation.blocking_calls import Blocks, find_blocks
 from tracelens_ext.simulation.device_constants import (
     find_earliest_starts,
     find_returns,
@@ -21,7 +21,12 @@ from tracelens_ext.simulation.device_constants import (
     unusual_tails,
 )
 from tracelens_ext.simulation.host_clocks import find_clocks
-from tracelens_ext.simulation.nodes import nodes_of_events, unrecorded_in, with_holes
+from tracelens_ext.simulation.nodes import (
+    Unrecorded,
+    nodes_of_events,
+    unrecorded_in,
+    with_holes,
+)
 from tracelens_ext.simulation.stream_waits import add_waits
 from tracelens_ext.simulation.sync_calls import SyncCalls
 from tracelens_ext.simulation.window import Window
@@ -78,13 +83,23 @@ class DependencyGraph:
         calls = SyncCalls(work=work, window=window, tracks=self.tracks)
         unrecorded = unrecorded_in(work, window)
         self.frozen = unrecorded.frozen
+        self._set_nodes(device, calls, unrecorded)
+        blocks = self._set_blocks(calls)
+        self._set_delays(blocks, unrecorded)
 
-        nodes = nodes_of_events(work, window, device, self.tracks, self.clocks)
+    def _set_nodes(
+        self, device: int | None, calls: SyncCalls, unrecorded: Unrecorded
+    ) -> None:
+        """Find the nodes, and the waits of streams for one another."""
+        nodes = nodes_of_events(
+            self.work, self.window, device, self.tracks, self.clocks
+        )
         nodes = with_holes(nodes, unrecorded.holes)
         stream_waits = add_waits(nodes, calls)
         nodes = stream_waits.nodes
         self.waits = stream_waits.waits
         self.wait_known = stream_waits.is_known
+        self.contradicted = stream_waits.contradicted
         self.nodes = nodes
         self.event = nodes.event
         self.launch = nodes.launch
@@ -94,38 +109,45 @@ class DependencyGraph:
         self.start = nodes.start
         self.duration = nodes.end - nodes.start
         self.waiting = np.zeros_like(nodes.start)
-        clock_of_launch = self.clocks.of_thread[work.trace.thread[nodes.launch]]
+        # The thread of a node without a launch means nothing; such a node is on the first clock.
+        thread_of_launch = self.work.trace.thread[nodes.launch]
+        clock_of_launch = self.clocks.of_thread[thread_of_launch]
         self.clock = np.where(nodes.launch == NONE, 0, clock_of_launch)
 
+    def _set_blocks(self, calls: SyncCalls) -> Blocks:
+        """Find the calls that return when the work that they wait for has ended."""
         blocks = find_blocks(
-            work=work,
-            nodes=nodes,
+            work=self.work,
+            nodes=self.nodes,
             calls=calls,
             tracks=self.tracks,
             clocks=self.clocks,
-            frozen=unrecorded.frozen,
+            frozen=self.frozen,
         )
         self.block_start = blocks.start
         self.block_end = blocks.end
         self.block_clock = blocks.clock
         self.awaited = blocks.awaited
         self.awaited_known = blocks.awaited_known
-        self.contradicted = stream_waits.contradicted + blocks.contradicted
+        self.contradicted += blocks.contradicted
+        return blocks
 
-        returns = find_returns(nodes, blocks, self.tracks)
+    def _set_delays(self, blocks: Blocks, unrecorded: Unrecorded) -> None:
+        """Measure the constants of each device, and find the delays that they do not explain."""
+        returns = find_returns(self.nodes, blocks, self.tracks)
         self.unusual_tail = unusual_tails(returns, len(blocks.start))
-        self.constants = measure_constants(nodes, returns, self.tracks)
+        self.constants = measure_constants(self.nodes, returns, self.tracks)
         self.earliest = find_earliest_starts(
-            nodes=nodes,
+            nodes=self.nodes,
             tracks=self.tracks,
             latency=self.latency,
             waited_until=unrecorded.waited_until,
         )
         self.standstill = find_standstill(
-            nodes=nodes,
+            nodes=self.nodes,
             tracks=self.tracks,
             could_start=self._could_start(),
-            frozen=unrecorded.frozen,
+            frozen=self.frozen,
         )
 
     @property

@@ -15,8 +15,8 @@ import numpy as np
 from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
+from tracelens_ext.simulation.change import Change, DelaySavings, Scaled
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import Change, DelaySavings, Scaled
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.cuda_graphs.captures import (
+from tracelens_ext.analysis.cuda_graphs.captured_graphs import (
     Capture,
     CapturedGraph,
 )

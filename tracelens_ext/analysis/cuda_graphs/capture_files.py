@@ -15,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from tracelens_ext.analysis.cuda_graphs.captures import Capture, find_captures
+from tracelens_ext.analysis.cuda_graphs.captured_graphs import Capture
+from tracelens_ext.analysis.cuda_graphs.captures import find_captures
 from tracelens_ext.analysis.cuda_graphs.matching import PaddedSize, padded_sizes
 from tracelens_ext.analysis.cuda_graphs.side_files import read_side_file
 from tracelens_ext.errors import (

@@ -9,14 +9,20 @@ enclose a capture in an annotation `capture_BATCHSIZE_MODE`.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections import defaultdict
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from tracelens_ext.analysis.cuda_graphs.captured_graphs import (
+    MEMCPY,
+    MEMSET,
+    NAMELESS,
+    Capture,
+    CapturedGraph,
+)
+from tracelens_ext.analysis.cuda_graphs.direct_kernels import kernels_elsewhere
 from tracelens_ext.analysis.operations.experts import (
     EXPERTS_BELOW,
     experts_below,
@@ -33,90 +39,20 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import maxima, minima, number_groups, texts
+from tracelens_ext.trace.grouping import texts
 from tracelens_ext.trace.launches import begins_capture, captures
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 from tracelens_ext.trace.sorted_groups import last_before
 
-#: Names of nodes that are copies or fills, and of kernels whose name was not recorded. The leading
-#: zero byte keeps them apart from the names of real kernels.
-MEMCPY = "\0memcpy"
-MEMSET = "\0memset"
-NAMELESS = "\0kernel"
-
 #: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
 _ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
-#: Finds the first dimension of the first input that has any, in a text such as `[[], [8, 4]]`.
-_FIRST_DIMENSION: Final = re.compile(r"[\[\], ]*(\d{1,9})")
 #: Kind of node → the runtime calls that add such a node to a graph.
 _CALLS_OF_NODE_KIND: Final = {
     NAMELESS: re.compile(r"Launch(?:\w*Kernel|ByPtr)"),
     MEMCPY: re.compile(r"Memcpy"),
     MEMSET: re.compile(r"Memset"),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class CapturedGraph:
-    """A graph as it was captured: k launches in order, within a tree of h host events."""
-
-    names: list[str]  #: names of the host events, parents before children, (h,)
-    kind: npt.NDArray[np.uint8]  #: the `EventKind` of each host event, (h,)
-    #: index of each host event's parent, `ROOT` for the outermost events, (h,)
-    parent: Int32Array
-    #: argument → the host events that have the argument, and its raw JSON text for each of them
-    args: dict[str, tuple[Int64Array, list[str]]]
-    launches: Int64Array  #: index of each launch among the host events, (k,)
-    #: the name of the kernel that each launch adds, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
-    nodes: list[str]
-    #: `nodes`, in which a nameless kernel has the name of the kernel that the same code launches
-    #: outside of graphs, if that is known, (k,)
-    likely_nodes: list[str]
-
-    @property
-    def op_names(self) -> list[str]:
-        """The names of the CPU ops in the graph, in order."""
-        ops = np.flatnonzero(self.kind == EventKind.CPU_OP)
-        return [self.names[op] for op in ops.tolist()]
-
-    @cached_property
-    def operations(self) -> int:
-        """A hash of the CPU ops and their arguments, equal for graphs that agree in both."""
-        args = []
-        for name, (rows, raw_texts) in self.args.items():
-            args.append((name, *rows.tolist(), *raw_texts))
-        return hash((*self.op_names, *sorted(args)))
-
-    @cached_property
-    def common_size(self) -> int | None:
-        """The most frequent first dimension of the operations' first inputs, None without shapes.
-
-        It is the number of tokens or requests that the graph was captured for.
-        """
-        _, shapes = self.args.get("Input Dims", (None, []))
-        sizes: Counter[int] = Counter()
-        for shape in shapes:
-            first_dimension = _FIRST_DIMENSION.match(shape)
-            if first_dimension:
-                size = int(first_dimension[1])
-                sizes[size] += 1
-        if not sizes:
-            return None
-        return sizes.most_common(1)[0][0]
-
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """Graphs that were captured together, in order: one for the whole model, or one per piece."""
-
-    file: str  #: the trace that contains the capture
-    #: the number of requests or tokens that the graphs were captured for; None if unknown
-    batch_size: int | None
-    mode: str  #: such as `FULL` or `PIECEWISE`; empty if unknown
-    graphs: list[CapturedGraph]
-    #: the batch size that the shapes of the operations suggest; None if unknown
-    likely_size: int | None = None
 
 
 class _Segments(NamedTuple):
@@ -165,7 +101,7 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
         return []
     kernel_elsewhere: dict[int, str] = {}
     if NAMELESS in _node_names(trace, launches.rows):
-        kernel_elsewhere = _kernels_elsewhere(tree, launches.rows)
+        kernel_elsewhere = kernels_elsewhere(tree, launches.rows)
     rows_by_segment = launches.by_segment()
     by_start = sorted(rows_by_segment, key=lambda number: int(segments.start[number]))
     captures: dict[int, Capture] = {}
@@ -324,6 +260,7 @@ def _covering_segments(
     group_of_segment = group_of_thread[segments.thread]
     order = np.lexsort((segments.start, group_of_segment))
     group_of_event = group_of_thread[trace.thread[rows]]
+    # `last_before` leaves out a segment that begins exactly at the queried time.
     just_after_start = trace.ts[rows] + 1
     place_in_order = last_before(
         group=group_of_segment[order],
@@ -335,75 +272,6 @@ def _covering_segments(
     latest_end = values_at(segments.end, latest)
     is_covered = (latest != NONE) & (trace.end_of(rows) <= latest_end)
     return np.where(is_covered, latest, NONE)
-
-
-def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
-    """Return the kernels that captured launches start where the same code runs outside of graphs.
-
-    Two launches are of the same code if their CPU ops have the same name, the same shapes and the
-    same number of launches, and if both launches are at the same place within their op. A captured
-    launch gets a kernel only if all launches of the same code outside of graphs start that kernel.
-
-    Args:
-        tree: the call tree.
-        rows: the captured launches.
-
-    Returns:
-        Row of a captured launch → the name of the kernel; launches without an answer are absent.
-    """
-    trace = tree.trace
-    launches, kernel = _kernels_of_direct_launches(tree)
-    calls = np.concatenate((launches, rows))
-    kernel = np.append(kernel, np.full(len(rows), NONE))
-    is_op = trace.kind[tree.rows] == EventKind.CPU_OP
-    op_position = nearest_above(
-        parent=tree.parent_position, nodes=tree.position[calls], marked=is_op
-    )
-    is_in_op = op_position != ROOT
-    calls = calls[is_in_op]
-    kernel = kernel[is_in_op]
-    op = tree.rows[op_position[is_in_op]]
-    by_op = np.lexsort((trace.ts[calls], op))
-    calls = calls[by_op]
-    kernel = kernel[by_op]
-    op = op[by_op]
-
-    # Ops 7 7 9 9 9: each call is at place 0 1 0 1 2 of its op, which has 2 2 3 3 3 calls.
-    first_of_op = np.flatnonzero(np.diff(op, prepend=NONE))
-    calls_of_op = np.diff(np.append(first_of_op, len(op)))
-    place_in_op = np.arange(len(op)) - np.repeat(first_of_op, calls_of_op)
-    call_count = np.repeat(calls_of_op, calls_of_op)
-    shapes = trace.arg("Input Dims").at(op)
-    first, group = number_groups([trace.name[op], shapes, call_count, place_in_op])
-
-    # A group has a single kernel if the least and the greatest name code of its kernels are equal.
-    is_known = kernel != NONE
-    known_kernel = kernel[is_known].astype(np.int64)
-    least = minima(
-        group_index=group[is_known], values=known_kernel, group_count=len(first)
-    )
-    greatest = maxima(
-        group_index=group[is_known], values=known_kernel, group_count=len(first)
-    )
-    has_one_kernel = least == greatest
-    is_answered = np.isin(calls, rows) & has_one_kernel[group]
-    names = texts(greatest[group[is_answered]], trace.names)
-    return dict(zip(calls[is_answered].tolist(), names, strict=True))
-
-
-def _kernels_of_direct_launches(tree: CallTree) -> tuple[Int64Array, Int64Array]:
-    """Return the launches outside of graphs, and the name code of each one's kernel.
-
-    The code is `NONE` for a launch that started several GPU events.
-    """
-    trace = tree.trace
-    events = np.flatnonzero(tree.linked & ~tree.by_graph)
-    launch_of_event = tree.launch_of_gpu[events]
-    launches, first, event_count = np.unique(
-        launch_of_event, return_index=True, return_counts=True
-    )
-    first_kernel = trace.name[trace.gpu_rows[events[first]]]
-    return launches, np.where(event_count == 1, first_kernel, NONE)
 
 
 def _graph_of(

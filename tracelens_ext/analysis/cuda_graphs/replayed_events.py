@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.cuda_graphs.captures import Capture, CapturedGraph
+from tracelens_ext.analysis.cuda_graphs.captured_graphs import Capture, CapturedGraph
 from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.matching import Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX

@@ -17,8 +17,8 @@ from tracelens_ext.analysis.cuda_graphs.annotations import (
     with_annotations,
 )
 from tracelens_ext.analysis.cuda_graphs.capture_files import read_captures
+from tracelens_ext.analysis.cuda_graphs.captured_graphs import Capture
 from tracelens_ext.analysis.cuda_graphs.captures import (
-    Capture,
     find_captures,
     may_contain_captures,
 )

@@ -88,8 +88,8 @@ def launch_latency_limit(gpu_events: GpuEvents) -> Int64Array:
 
     It is twice the lower quartile of this time over all events of a device that were launched while
     their stream was idle. Events that wait for other work have longer times, which only affects the
-    upper part of the distribution. The limit lies between `_MIN_LATENCY_NS` and `_MAX_LATENCY_NS`,
-    and is `_DEFAULT_LATENCY_NS` for a device with fewer than `_MIN_LATENCY_SAMPLES` of these events.
+    upper part of the distribution. The limit lies between `_MIN_LATENCY_NS` and `_MAX_LATENCY_NS`.
+    A device with fewer than `_MIN_LATENCY_SAMPLES` of these events has `_DEFAULT_LATENCY_NS`.
 
     Returns:
         The limit for each device, ns, (devices,).

@@ -334,8 +334,8 @@ class _CatchingUp:
         """
         wait = large_debts.wait
         begin = self.waits.end[wait]
-        # The CPU has launched everything when the next wait starts, and the GPU has run it when
-        # that wait ends. After the last wait, it is the last launch and the end of all work instead.
+        # When the next wait starts, the CPU has launched all of this work, and when that wait ends,
+        # the GPU has run it. For the last wait, the last launch and the end of all work count.
         next_start = np.append(self.waits.start[wait[1:]], self.last_launch)
         next_end = np.append(self.waits.end[wait[1:]], self.queue.done[-1:])
         cpu_time = next_start - begin

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracelens_ext.cli.gap_report import (
+from tracelens_ext.cli.gap_options import (
     DEFAULT_SORT,
     DEFAULT_TOP,
     EveryGap,

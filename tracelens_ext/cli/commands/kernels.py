@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tracelens_ext.cli.gap_report import GapOptions
+from tracelens_ext.cli.gap_options import GapOptions
 from tracelens_ext.cli.options import (
     AnalysisOptions,
     Force,

@@ -8,7 +8,7 @@ from os.path import commonprefix
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
 
-LABEL_WIDTH = 60  # width of a kernel's short name in a table, terminal cells
+KERNEL_NAME_WIDTH = 60  # width of a kernel's short name in a table, terminal cells
 _CONTEXT = 12  # most characters that are shown before a difference
 
 
@@ -66,7 +66,9 @@ def distinct_short_texts(
     return [shortened[text] for text in texts]
 
 
-def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
+def distinct_kernel_names(
+    names: Sequence[str], width: int = KERNEL_NAME_WIDTH
+) -> list[str]:
     """Return the short names of kernels; different kernels get different short names."""
     short_names = {name: short_name(name) for name in names}
     # Kernels with the same short name differ in namespaces or parameters, so use their full names.
@@ -79,7 +81,7 @@ def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
 def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.DataFrame:
     """Return a table whose first column has short names of kernels, and the last the full names."""
     result = table.drop(columns=column)
-    result.insert(0, "kernel", kernel_labels(table[column].tolist()))
+    result.insert(0, "kernel", distinct_kernel_names(table[column].tolist()))
     return result.assign(**{column: table[column]})
 
 
