@@ -65,7 +65,7 @@ def test_a_table_that_fails_leaves_the_others(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = json_of(capsys, "gaps", trace)
-    break_(monkeypatch, "tracelens_ext.analysis.idle_time.tables.gaps_longest")
+    break_(monkeypatch, "tracelens_ext.analysis.idle_time.gap_tables.gaps_longest")
     document = json_of(capsys, "gaps", trace)
     assert [note for note in document["notes"] if note.startswith(FAILURE)]
     del whole["tables"]["gaps_longest"]

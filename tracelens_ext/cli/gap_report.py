@@ -311,29 +311,31 @@ def _table_makers(
     analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
 ) -> dict[str, Callable[[], pd.DataFrame]]:
     """Return the function that computes each table of the gaps, by the name of the table."""
-    from tracelens_ext.analysis.idle_time import kernel_pairs, tables
+    from tracelens_ext.analysis.idle_time import gap_tables, kernel_pairs
 
     work = analyzer.work
     scope: Scope = "device" if selection.stream is None else "stream"
     scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
-    longest = max(options.top, tables.LONGEST_LISTED)
+    longest = max(options.top, gap_tables.LONGEST_LISTED)
     makers: dict[str, Callable[[], pd.DataFrame]] = {
-        "gap_summary": lambda: tables.gap_summary(work, scopes, selection=selection),
-        "gap_shapes": lambda: tables.gap_shapes(work, selection=selection),
-        "idle_cpu_activity": lambda: tables.idle_cpu_activity(
+        "gap_summary": lambda: gap_tables.gap_summary(
+            work, scopes, selection=selection
+        ),
+        "gap_shapes": lambda: gap_tables.gap_shapes(work, selection=selection),
+        "idle_cpu_activity": lambda: gap_tables.idle_cpu_activity(
             work, scope, selection=selection
         ),
-        "gap_streams": lambda: tables.gap_streams(work, selection=selection),
+        "gap_streams": lambda: gap_tables.gap_streams(work, selection=selection),
         "idle_by_kernel_pair": lambda: kernel_pairs.idle_by_kernel_pair(
             work, options.sort, selection=selection
         ),
-        "gaps_longest": lambda: tables.gaps_longest(
+        "gaps_longest": lambda: gap_tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),
         "gap_full_names": lambda: kernel_pairs.gap_full_names(
             work, options.sort, selection=selection
         ),
-        "gap_histogram": lambda: tables.gap_histogram(
+        "gap_histogram": lambda: gap_tables.gap_histogram(
             gpu_events=work,
             smallest=options.hist_min,
             largest=options.hist_max,
@@ -342,7 +344,7 @@ def _table_makers(
         ),
     }
     if options.all:
-        makers["gaps"] = lambda: tables.gaps(work, selection=selection)
+        makers["gaps"] = lambda: gap_tables.gaps(work, selection=selection)
     return makers
 
 

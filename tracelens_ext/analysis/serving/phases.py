@@ -160,9 +160,7 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
         "tokens_per_s": _ratio(timed_tokens * NS_PER_S, recorded_ns),
         "tokens_per_s_without_idle": _ratio(timed_tokens * NS_PER_S, busy_ns),
     }
-    for cause, cause_ns in zip(CAUSES, idle_ns_by_cause, strict=True):
-        if cause_ns.any():
-            columns[f"idle_{cause.replace(' ', '_')}_ms"] = cause_ns / NS_PER_MS
+    columns.update(_idle_columns(idle_ns_by_cause))
     for part, share in _cpu_shares(gpu_events, steps).items():
         columns[f"{part}_percent"] = share
     columns.update(_category_columns(gpu_events, steps))
@@ -223,6 +221,19 @@ def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
         group_count=len(CAUSES) * label_count,
     )
     return idle_ns.reshape(len(CAUSES), label_count)
+
+
+def _idle_columns(idle_ns_by_cause: Int64Array) -> dict[str, Float64Array]:
+    """Return a column with the idle time of each phase for each cause that occurs, ms.
+
+    Args:
+        idle_ns_by_cause: ns, (causes, phases + 1).
+    """
+    columns = {}
+    for cause, cause_ns in zip(CAUSES, idle_ns_by_cause, strict=True):
+        if cause_ns.any():
+            columns[f"idle_{cause.replace(' ', '_')}_ms"] = cause_ns / NS_PER_MS
+    return columns
 
 
 def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
