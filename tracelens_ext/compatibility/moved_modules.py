@@ -103,7 +103,10 @@ MOVED_MODULES: Final[dict[str, str]] = {
 
 #: Module, by its new name → old name of a class → what it is called now.
 RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
-    "analysis.coverage.coverage": {"Recording": "Coverage"},
+    "analysis.coverage.coverage": {
+        "Recording": "Coverage",
+        "recording_of": "coverage_of",
+    },
     "analysis.coverage.program": {"Program": "RecordedProgram"},
     "analysis.cuda_graphs.matching": {"Match": "GraphMatch"},
     "analysis.iterations.selection": {"Selection": "EventFilter"},

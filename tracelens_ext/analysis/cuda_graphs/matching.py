@@ -27,7 +27,7 @@ from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.sequence_alignment import (
     AlignmentBudget,
     align,
-    first_places,
+    earliest_places_of,
 )
 from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, Trace
 
@@ -425,7 +425,7 @@ class GraphMatcher:
             places = aligned[is_aligned]
             if len(streams) > 1:
                 # Take the earliest nodes of these names and leave later ones to other streams.
-                places = first_places(event_names[matched_events], free_names)
+                places = earliest_places_of(event_names[matched_events], free_names)
             node[matched_events] = free_nodes[places]
         nameless = self._number_of_name[NAMELESS]
         if len(streams) == 1 and (node_names == nameless).any():
