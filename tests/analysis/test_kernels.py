@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,14 +14,12 @@ from hypothesis import strategies as st
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.kernels.kernels import (
+    _operations_of_kernels,
     kernel_category_summary,
     reference_kernel_summary,
 )
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MHA = "kernel_mha"
 SCALE = "void tensorrt_llm::common::scaleMatrix<...>"
@@ -143,6 +142,20 @@ def test_the_kernel_summary_groups_by_operation_name_and_kind() -> None:
         ("aten::copy_", "Memory Ops", 1, 0.006, 6, 6, 6, 3, "memcpy"),
         ("aten::mm", "Memory Ops", 1, 0.004, 4, 4, 4, 2, "memset"),
     ]
+
+
+def test_operations_of_a_kernel_are_sorted_by_their_total_time() -> None:
+    summary = pd.DataFrame(
+        {
+            "kernel_name": ["gemm"] * 3,
+            "kind": ["kernel"] * 3,
+            "cpu_op": ["aten::bmm", "aten::mm", "aten::mm"],
+            "is_recompute": [False, False, True],
+            "total_time_ms": [5.0, 4.0, 3.0],
+        }
+    )
+    (operations,) = _operations_of_kernels(summary, ["kernel_name", "kind"])
+    assert operations == "aten::mm, aten::bmm"
 
 
 def test_equal_names_of_different_kinds_are_different_rows() -> None:

@@ -307,6 +307,17 @@ def test_peaks_show_unused_memory_and_growth_per_iteration() -> None:
     assert peak["peak_iteration"] == "ProfilerStep#3"
 
 
+def test_an_average_change_is_rounded_to_the_nearest_byte() -> None:
+    maker = TraceMaker()
+    for step in (1, 2, 3, 4):
+        maker.annotation(f"ProfilerStep#{step}", 100 * step, 90)
+    frees = [(100 * step, -1, step) for step in (1, 2)]
+    events = recorded([*frees, (300, 1, 3), (400, -1, 3)], before=10)
+    peak = row(analyzed(events, maker).get_df_memory_peaks())
+    # One byte less after three more iterations.
+    assert peak["change_per_iteration_bytes"] == 0
+
+
 # Owners.
 
 

@@ -213,6 +213,28 @@ def test_other_pickles_are_refused_with_one_line_and_run_nothing(
     assert not (tmp_path / "executed").exists()
 
 
+def test_an_impossible_time_costs_only_its_event(tmp_path: Path) -> None:
+    end_of_time = 2**62
+    events = [
+        change("alloc", 10, 100, 1, USER),
+        change("segment_alloc", 10, 100, end_of_time),
+        change("alloc", 20, 50, end_of_time, USER),
+        change("alloc", 30, 25, -(2**53), USER),
+    ]
+    steps = [
+        {"stage": "START", "name": f"ProfilerStep#{time}", "device": 0, "time_us": time}
+        for time in (2, end_of_time)
+    ]
+    path = tmp_path / "snapshot.pickle"
+    content = {"segments": [], "device_traces": [events], "external_annotations": steps}
+    path.write_bytes(pickle.dumps(content))
+    snapshot = read_snapshot(path)
+    assert snapshot.events.size.tolist() == [100]
+    assert snapshot.dropped == 2
+    assert snapshot.iterations[0].tolist() == [1000]
+    assert len(snapshot.segment_changes) == 0
+
+
 def test_a_damaged_snapshot_is_read_or_refused(tmp_path: Path) -> None:
     """Put a value of another type into a random place of a snapshot."""
     rng = random.Random(0)

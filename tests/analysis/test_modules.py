@@ -220,6 +220,22 @@ def test_launchers_have_the_class_of_the_innermost_module(
     assert launchers["ts"].is_monotonic_increasing
 
 
+def test_a_slash_in_the_name_of_a_module_does_not_split_it() -> None:
+    maker = TraceMaker()
+    maker.frame("nn.Module: Model_0", 0, 500)
+    maker.frame("nn.Module: layers/0", 10, 100)
+    maker.launched("gemm", 1000, 10, correlation=1, at=30)
+    launchers = TreePerfAnalyzer(maker.document()).get_df_kernel_launchers(
+        include_call_stack=True
+    )
+    (launcher,) = launchers.to_dict("records")
+    assert launcher["parent_module"] == "nn.Module: layers"
+    assert ast.literal_eval(launcher["call_stack"])[1:] == [
+        "nn.Module: layers/0",
+        "nn.Module: Model_0",
+    ]
+
+
 @pytest.mark.parametrize("tracelens_sheets", [False, True])
 def test_reports_have_module_stacks_and_first_occurrences_on_request(
     model: TreePerfAnalyzer, tracelens_sheets: bool

@@ -38,7 +38,7 @@ from tracelens_ext.analysis.nsys_statistics.kernel_classes import (
 from tracelens_ext.analysis.nsys_statistics.layout import fixed
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, compute
 from tracelens_ext.analysis.nsys_statistics.totals import Total, memory_totals
-from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
+from tracelens_ext.errors import RuleError, TraceError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -437,6 +437,28 @@ def test_tables_without_a_header_are_read_by_places(tmp_path: Path) -> None:
         StatisticClassifier({}).statistic(
             1, kernels, with_header=False, time_scale_to_ms=7
         )
+
+
+def test_rows_without_a_header_may_be_mappings() -> None:
+    kernels = [dict(enumerate(row)) for row in rows(KERNELS)[1:]]
+    from_mappings = StatisticClassifier(CLASSES).statistic(
+        2, kernels, with_header=False
+    )
+    from_table = StatisticClassifier(CLASSES).statistic(2, rows(KERNELS))
+    assert from_mappings.text() == from_table.text()
+
+
+def test_a_file_without_a_header_that_cannot_be_read_is_a_trace_error(
+    tmp_path: Path,
+) -> None:
+    classifier = StatisticClassifier(CLASSES)
+    missing = tmp_path / "missing.csv"
+    with pytest.raises(TraceError, match=r"missing\.csv"):
+        classifier.statistic(2, missing, with_header=False)
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\x00\x01\xff\x00")
+    with pytest.raises(TraceError, match=r"binary\.csv"):
+        classifier.statistic(2, binary, with_header=False)
 
 
 def test_sizes_go_with_memory_operations() -> None:

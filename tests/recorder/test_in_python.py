@@ -192,6 +192,44 @@ for _ in range(2):
     assert "please report this" not in output
 
 
+@kinds
+def test_a_trace_that_cannot_be_written_is_not_called_a_failed_report(
+    tmp_path: Path, kind: tuple[str, str]
+) -> None:
+    program = """
+class FailingProfiler:
+    def __init__(self, error):
+        self.error = error
+
+    def export_chrome_trace(self, path):
+        raise self.error
+
+handler = tracelens_ext.trace_handler("out")
+handler(FailingProfiler(OSError(28, "No space left on device")))
+handler(FailingProfiler(RuntimeError("no trace")))
+"""
+    full, failed = run(tmp_path, kind, program).splitlines()
+    assert "out: the trace cannot be written (No space left on device)" in full
+    assert "PyTorch could not write the trace (RuntimeError: no trace)" in failed
+
+
+@kinds
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_loop(
+    tmp_path: Path, kind: tuple[str, str]
+) -> None:
+    program = """
+from pathlib import Path
+
+Path("out").touch()
+try:
+    with tracelens_ext.record("out"):
+        print("in the block")
+except tracelens_ext.TracelensError as error:
+    print(error)
+"""
+    assert "out: cannot be written (" in run(tmp_path, kind, program)
+
+
 @pytest.mark.torch
 def test_the_handler_is_called_by_the_profiler(tmp_path: Path) -> None:
     program = """

@@ -83,17 +83,22 @@ def module_of_gpu(
     """
     frames = find_module_frames(gpu_events)
     paths, labels = frames.paths(gpu_events.trace, instances=instances)
+    return _path_of_gpu(frames, paths), paths.texts(labels, SEPARATOR)
+
+
+def _path_of_gpu(frames: ModuleFrames, paths: CallPaths) -> Int64Array:
+    """Return the index of each GPU event's path of modules, `NONE` without a module, (g,)."""
     frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
-    path = values_at(paths.of_node, frame)
-    return path, paths.texts(labels, SEPARATOR)
+    return values_at(paths.of_node, frame)
 
 
 class ModuleStacks(NamedTuple):
     """The modules around launchers; each list has an item per launcher."""
 
-    #: the class of the innermost module, `NA` without modules
+    #: the class of the innermost module, such as `nn.Module: Linear`; `NA` without modules
     innermost_class: list[str]
-    #: the name of the launcher and all modules around it, innermost first, as the text of a list
+    #: the name of the launcher and of all modules around it, innermost first, as the text of a
+    #: list; names of modules begin with `nn.Module: `
     stacks: list[str]
 
 
@@ -107,26 +112,38 @@ def module_stacks(
         launcher_of_gpu: the launcher of each GPU event, `NONE` without, (g,).
         names: the name of each launcher.
     """
-    path_of_gpu, paths = module_of_gpu(gpu_events)
+    frames = find_module_frames(gpu_events)
+    paths, labels = frames.paths(gpu_events.trace, instances=True)
+    path_of_gpu = _path_of_gpu(frames, paths)
     path_of_launcher = np.full(len(names), NONE, dtype=np.int64)
-    # Of several events of a launcher, the one that is assigned last counts: the first event.
+    # A launcher's events are assigned from the last to the first, so the first one stays.
     last_to_first = np.flatnonzero(launcher_of_gpu != NONE)[::-1]
     path_of_launcher[launcher_of_gpu[last_to_first]] = path_of_gpu[last_to_first]
-    frames_of_path = []
-    for path in paths:
-        modules = path.split(SEPARATOR)[::-1]
-        frames_of_path.append([f"{MODULE_PREFIX}{module}" for module in modules])
+    modules_of_path = _modules_of_paths(paths, labels)
     innermost_classes = []
     stacks = []
-    for name, path_code in zip(names, path_of_launcher.tolist(), strict=True):
-        frames: list[str] = []
+    for name, path in zip(names, path_of_launcher.tolist(), strict=True):
+        modules: list[str] = []
         innermost_class = _NO_MODULE
-        if path_code != NONE:
-            frames = frames_of_path[path_code]
-            innermost_class = _INSTANCE_NUMBER.sub("", frames[0])
+        if path != NONE:
+            modules = modules_of_path[path]
+            innermost_class = f"{MODULE_PREFIX}{_class_name(modules[0])}"
         innermost_classes.append(innermost_class)
-        stacks.append(str([name] + frames))
+        stacks.append(str([name] + [f"{MODULE_PREFIX}{module}" for module in modules]))
     return ModuleStacks(innermost_classes, stacks)
+
+
+def _modules_of_paths(paths: CallPaths, labels: list[str]) -> list[list[str]]:
+    """Return the modules of each path, innermost first."""
+    modules_of_path: list[list[str]] = []
+    for path_above, name in zip(
+        paths.parent.tolist(), paths.name.tolist(), strict=True
+    ):
+        modules = [labels[name]]
+        if path_above != ROOT:
+            modules += modules_of_path[path_above]
+        modules_of_path.append(modules)
+    return modules_of_path
 
 
 def _is_module(name: str) -> bool:
@@ -297,8 +314,6 @@ def module_paths(
 def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """Return the classes of modules, and the class of each code.
 
-    The class of `Block_0` is `Block`; for `layers/0`, which has no class, it is `layers`.
-
     Args:
         labels: the names of modules.
         codes: indices into `labels`, (n,).
@@ -309,10 +324,19 @@ def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64
     code_of_class: dict[str, int] = {}
     class_of_label = []
     for label in labels:
-        class_name, separator, _ = label.partition(SEPARATOR)
-        if not separator:
-            class_name = _INSTANCE_NUMBER.sub("", class_name)
-        code = code_of_class.setdefault(class_name, len(code_of_class))
+        code = code_of_class.setdefault(_class_name(label), len(code_of_class))
         class_of_label.append(code)
     class_codes = np.array(class_of_label, dtype=np.int64)[codes]
     return list(code_of_class), class_codes
+
+
+def _class_name(module: str) -> str:
+    """Return the class of a module.
+
+    The class of `Block_0` is `Block`. Layers that serving engines mark in CUDA graphs have a name
+    and a number, such as `layers/0`, but no class; the name `layers` stands for it.
+    """
+    name, separator, _ = module.partition(SEPARATOR)
+    if separator:
+        return name
+    return _INSTANCE_NUMBER.sub("", name)

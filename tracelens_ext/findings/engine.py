@@ -368,7 +368,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     all_ns = max(int(work.duration[is_analyzed].sum()), 1)
     profiler = inspection.kernel_profiler
     if 2 * largest_ns > unknown_kernels_ns:
-        name = _cut(work.trace.names[int(groups.keys[0][0])])
+        name = _shortened_name(work.trace.names[int(groups.keys[0][0])])
         percent = 100 * largest_ns / all_ns
         return (
             f"One kernel without a performance model, {name}, takes {percent:.0f} % "
@@ -381,7 +381,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     )
 
 
-def _cut(name: str) -> str:
+def _shortened_name(name: str) -> str:
     """Return a name, cut to the length that sentences allow."""
     if len(name) <= _NAME_LENGTH:
         return name

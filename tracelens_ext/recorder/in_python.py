@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tracelens_ext.errors import OutputError, TracelensError, UsageError
 from tracelens_ext.isolation import failure_message
+from tracelens_ext.recorder.hook.counting import typical_duration_ms
 from tracelens_ext.recorder.hook.options import Options
 from tracelens_ext.recorder.hook.process_file import TRACE_SUFFIX, compress
 from tracelens_ext.recorder.hook.ranks import group_size, process_rank
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 3
 #: The table of CPU time by activity; its last row is the total.
 _CPU_TIME: Final = "cpu_timeline"
-#: Number of first iterations that do not count for the typical duration, because they also allocate
-#: memory, compile, and so on.
-_WARM_UP: Final = 2
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class record:  # noqa: N801  # it is called like a function
 
     Raises:
         UsageError: PyTorch is not installed, another profiler is active, or a number is negative.
-        OutputError: The folder cannot be written.
+        OutputError: The folder or the trace cannot be written.
     """
 
     def __init__(
@@ -170,7 +166,7 @@ class record:  # noqa: N801  # it is called like a function
         try:
             self._end()
         except Exception as problem:  # noqa: BLE001  # the error of the block matters more
-            self._say([failure_message("The report", problem)])
+            self._say([_failure_line(problem, self.trace_path)])
 
     def _advance(self) -> None:
         """Prepare the profiler, start it, or mark the next iteration, if it is time to do so."""
@@ -214,22 +210,12 @@ class record:  # noqa: N801  # it is called like a function
             "iterations": self._iterations,
             "first_iteration": self._first_recorded,
             "recorded_ms": recording.recorded_ms,
-            "before_ms": self._typical_ms(),
+            # The profiler is prepared after the skipped iterations, so only these are typical.
+            "before_ms": typical_duration_ms(self._ended_at[: self._options.skip]),
             "steps_by": "step()",
             "world_size": group_size(self._torch),
             "stacks_off_because": recording.stacks_off_because,
         }
-
-    def _typical_ms(self) -> float | None:
-        """Return the median duration of the iterations before the profiler was prepared.
-
-        Returns None if there are too few of them.
-        """
-        ended_at = self._ended_at[_WARM_UP : self._options.skip]
-        durations_s = [end - start for start, end in pairwise(ended_at)]
-        if not durations_s:
-            return None
-        return 1000 * median(durations_s)
 
     def _end(self) -> None:
         """End the recording if it still runs, and report on the trace."""
@@ -271,14 +257,13 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
     target = Path(folder)
 
     def handle(profiler: Any) -> None:  # noqa: ANN401  # of PyTorch, which may be missing
+        trace_path = None
         try:
             _make_folder(target)
             trace_path = write_trace(_imported_torch(), target, profiler)
             lines = report_on(trace_path).lines()
-        except TracelensError as error:
-            lines = [f"tracelens-ext: {error}"]
         except Exception as error:  # noqa: BLE001  # the program goes on
-            lines = [failure_message("The report", error)]
+            lines = [_failure_line(error, trace_path)]
         _print_lines(lines)
 
     return handle
@@ -296,6 +281,9 @@ def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN40
         torch: PyTorch.
         folder: The folder for the trace.
         profiler: A profiler of PyTorch that has stopped, or a `Recording`.
+
+    Raises:
+        OutputError: The trace cannot be written into the folder.
     """
     rank = process_rank(torch) or 0
     if isinstance(profiler, Recording):
@@ -304,13 +292,21 @@ def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN40
     else:
         export = profiler.export_chrome_trace
         unfinished = None
-    with tempfile.TemporaryDirectory(prefix=".tracelens-ext-", dir=folder) as scratch:
-        plain = Path(scratch) / "trace.json"
-        packed = Path(scratch) / "trace.json.gz"
-        export(str(plain))
-        compress(str(plain), str(packed), unfinished)
-        target = _first_free(folder, f"rank{rank}", TRACE_SUFFIX)
-        packed.replace(target)
+    target = _first_free(folder, f"rank{rank}", TRACE_SUFFIX)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=".tracelens-ext-", dir=folder
+        ) as scratch:
+            plain = Path(scratch) / "trace.json"
+            packed = Path(scratch) / "trace.json.gz"
+            export(str(plain))
+            compress(str(plain), str(packed), unfinished)
+            packed.replace(target)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: the trace cannot be written ({error.strerror or error}); free some space,"
+            " or choose another folder"
+        ) from error
     return target
 
 
@@ -382,12 +378,33 @@ def _imported_torch() -> Any:  # noqa: ANN401  # a package that may be missing
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder if it does not exist; raise an `OutputError` if that fails."""
+    """Create a folder if it does not exist.
+
+    Raises:
+        OutputError: the folder cannot be created, or is not writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A folder that exists already may be read-only.
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         message = f"{folder}: cannot be written ({error.strerror})"
         raise OutputError(f"{message}; choose another folder") from error
+
+
+def _failure_line(error: Exception, trace_path: Path | None) -> str:
+    """Return the line about a trace or report that failed.
+
+    Args:
+        error: the reason.
+        trace_path: the path of the trace; None if writing the trace failed.
+    """
+    if isinstance(error, TracelensError):
+        return f"tracelens-ext: {error}"
+    if trace_path is None:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"tracelens-ext: PyTorch could not write the trace ({reason}); record it again"
+    return failure_message("The report", error)
 
 
 def _print_lines(lines: Iterable[str]) -> None:

@@ -94,11 +94,14 @@ def kernel_names(gpu_events: GpuEvents) -> pd.DataFrame:
 
 
 def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[str]:
-    """Return the operations that launched each kernel as one text.
+    """Return the operations that launched each kernel as one text, the longest total first.
 
     Most kernels have a single operation, so only the others go through the slow aggregation.
     """
-    pairs = summary.drop_duplicates(["kernel_name", "kind", "cpu_op"])
+    # An operation has several rows if only some of its launches are recomputation.
+    rows_of_pair = summary.groupby(key + ["cpu_op"], sort=False)
+    pairs = rows_of_pair.agg({"total_time_ms": "sum"}).reset_index()
+    pairs = pairs.sort_values("total_time_ms", ascending=False, kind="stable")
     has_several = pairs.duplicated(key, keep=False)
     single_operations = pairs[~has_several].set_index(key)["cpu_op"]
     several_operations = pairs[has_several].groupby(key, sort=False)["cpu_op"]
@@ -109,8 +112,11 @@ def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[s
 
 
 def _largest_operations(operations: pd.Series[str]) -> str:
-    """Return the largest operations of a kernel as one text, the one with the most time first."""
-    names = list(dict.fromkeys(operations.tolist()))
+    """Return the first operations of a kernel as one text, and the number of the others.
+
+    `UNLINKED` is left out unless it is the only one.
+    """
+    names = operations.tolist()
     linked_names = [name for name in names if name != UNLINKED]
     names = linked_names or names
     text = ", ".join(names[:_MAX_OPERATIONS_SHOWN])

@@ -37,9 +37,9 @@ _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pick
 _MOST_BYTES: Final = 2**48
 #: Whole: a float could not hold the times of a snapshot exactly.
 _NS_PER_US: Final = 1000
-#: Times of this many µs (thousands of years) or more cannot be right. Smaller times fit in 64 bits
-#: as ns.
-_MOST_TIME: Final = _MOST_BYTES * 2**10
+#: Times of this many µs (142 years) or more cannot be right. Smaller times, and differences between
+#: two of them, fit in 64 bits as ns.
+_MOST_TIME: Final = 2**52
 #: Actions of events.
 _ALLOCATES: Final = "alloc"
 _FREES: Final = "free_completed"
@@ -406,7 +406,10 @@ def _iterations(
         is_step = str(annotation.get("name")).startswith("ProfilerStep#")
         if is_step and annotation.get("stage") == "START":
             device = int(annotation.get("device", 0))
-            start = annotation["time_us"] * _NS_PER_US - start_ns
+            time = annotation["time_us"]
+            if abs(time) >= _MOST_TIME:
+                continue
+            start = time * _NS_PER_US - start_ns
             starts.setdefault(device, []).append(start)
     return {
         device: np.array(sorted(times), dtype=np.int64)

@@ -340,7 +340,8 @@ MEMORY_OVER_TIME = Table(
         ),
         Column(
             "reserved_bytes",
-            "most reserved memory in the time bin; empty if not recorded",
+            "most reserved memory in the time bin; empty if not recorded, and for the CPU, whose "
+            "memory is never reserved",
             unit="bytes",
         ),
     ],

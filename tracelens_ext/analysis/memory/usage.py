@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,7 +195,8 @@ def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
         if len(levels) < 2:
             changes.append(None)
         else:
-            changes.append(int(levels[-1] - levels[0]) // (len(levels) - 1))
+            change = int(levels[-1] - levels[0])
+            changes.append(round(Fraction(change, len(levels) - 1)))
     return pd.array(changes, dtype="Int64")
 
 

@@ -6,12 +6,10 @@ program run unchanged.
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
@@ -31,7 +29,7 @@ from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.readers.nsys.csv_tables import TableSource
+from tracelens_ext.readers.nsys.csv_tables import TableSource, read_rows
 
 _NS_PER_MS = 10**6
 #: `time_scale_to_ms` → the unit of the times.
@@ -360,9 +358,15 @@ def _with_header(
 def _rows(table: TableSource) -> list[list[Any]]:
     """Return the rows of a table without a header."""
     if isinstance(table, str | os.PathLike):
-        with Path(table).open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.reader(file))
+        return [list(row) for _, row in read_rows(os.fspath(table))]
     rows: Any = table
     if isinstance(table, pd.DataFrame):
         rows = table.itertuples(index=False, name=None)
-    return [list(row) for row in rows]
+    return [_cells(row) for row in rows]
+
+
+def _cells(row: Any) -> list[Any]:  # noqa: ANN401  # a row of the caller's
+    """Return the cells of a row, which is a mapping or a sequence."""
+    if isinstance(row, Mapping):
+        return list(row.values())
+    return list(row)

@@ -193,7 +193,7 @@ def open_report(
     """
     if isinstance(source, str | os.PathLike):
         label = os.fspath(source)
-        rows = _read_file(label, reading)
+        rows = read_rows(label, reading)
     elif isinstance(source, ByteSource):
         label = source.path
         rows = csv_rows.rows_of(source, _REMEDY)
@@ -345,7 +345,13 @@ def _is_blank(row: Row) -> bool:
     return not row or (len(row) == 1 and not str(row[0]).strip())
 
 
-def _read_file(path: str, reading: ReadingOptions) -> Rows:
+def read_rows(path: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS) -> Rows:
+    """Yield the number and the cells of each line of a CSV file.
+
+    Raises:
+        TraceNotFoundError: the file cannot be opened.
+        TraceFormatError: the file is not CSV.
+    """
     with ByteSource(path, reading=reading) as opened:
         yield from csv_rows.rows_of(opened, _REMEDY)
 

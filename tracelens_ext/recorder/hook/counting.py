@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 #: An optimizer counts as unused if it has not stepped during this many steps of another one.
 _PATIENCE = 8
 #: An optimizer that has always been slow may pause this many times as long as its longest pause.
 _PAUSES = 2
+
+
+#: Number of first iterations that do not count for the typical duration, because they also allocate
+#: memory, compile, and so on.
+_UNTYPICAL_ITERATIONS = 2
 
 
 class _Use:
@@ -114,14 +119,24 @@ class ThreadSteps:
         self._ended_at.append(time.perf_counter())
 
     def typical_duration_ms(self) -> Optional[float]:
-        """Return the median duration of the iterations so far; None for fewer than two.
+        """Return the `typical_duration_ms` of the iterations so far."""
+        return typical_duration_ms(self._ended_at)
 
-        The first two are left out, because they also allocate memory, compile, and so on.
-        """
-        ended_at = self._ended_at[2:]
-        durations_s = [
-            ended_at[index] - ended_at[index - 1] for index in range(1, len(ended_at))
-        ]
-        if not durations_s:
-            return None
-        return 1000 * sorted(durations_s)[len(durations_s) // 2]
+
+def typical_duration_ms(ended_at: Sequence[float]) -> Optional[float]:
+    """Return the median duration of iterations in ms, without the first two.
+
+    Args:
+        ended_at: when each iteration ended, s.
+
+    Returns:
+        The median; None for fewer than three iterations.
+    """
+    # The end of the second iteration is the start of the third, the first one that counts.
+    borders = ended_at[_UNTYPICAL_ITERATIONS - 1 :]
+    durations_s = [
+        borders[index] - borders[index - 1] for index in range(1, len(borders))
+    ]
+    if not durations_s:
+        return None
+    return 1000 * sorted(durations_s)[len(durations_s) // 2]
