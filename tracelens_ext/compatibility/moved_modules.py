@@ -101,7 +101,7 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "work.patterns": "categorize.user_patterns",
 }
 
-#: Module, by its new name → old name of a class → what it is called now.
+#: Module, by its new name → old name of a class or function → what it is called now.
 RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "analysis.coverage.coverage": {
         "Recording": "Coverage",

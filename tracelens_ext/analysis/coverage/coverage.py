@@ -164,7 +164,7 @@ def coverage_of(work: GpuEvents) -> Coverage:
     return Coverage(
         wall_start=wall_start,
         wall_end=wall_end,
-        parts=_disjoint_parts(work, _joined(parts)),
+        parts=_disjoint_parts(work, _concatenate_parts(parts)),
         launch_count=len(launches.rows),
         unmatched_rows=launches.rows[launches.lost],
         devices=device_count,
@@ -172,7 +172,7 @@ def coverage_of(work: GpuEvents) -> Coverage:
     )
 
 
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def _concatenate_parts(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the parts of several tables as one, with all columns in their types.
 
     Tables without the column `has_work` are about idle time only.
