@@ -12,7 +12,7 @@ from hypothesis import given
 from tests.support.make_trace import TraceMaker
 from tests.support.strategies import traces
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.coverage.report_tables import recording_dict
 from tracelens_ext.findings.inspection import Detector
@@ -38,7 +38,7 @@ RECORDED = [
 
 def parts_of(maker: TraceMaker) -> list[tuple[object, ...]]:
     """Return (kind, start in µs, end in µs, count) of each part."""
-    parts = recording_of(TreePerfAnalyzer(maker.document()).work).parts
+    parts = coverage_of(TreePerfAnalyzer(maker.document()).work).parts
     columns = (
         parts["kind"],
         parts["start"] // 1000,
@@ -72,9 +72,9 @@ def test_nine_lost_launches_and_those_at_the_end_are_not_dropped_events() -> Non
 
 
 def test_the_wall_time_begins_with_dropped_events_before_all_work() -> None:
-    coverage = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
+    coverage = coverage_of(TreePerfAnalyzer(steps(range(12)).document()).work)
     assert coverage.wall_start == 0
-    assert coverage.launches == 40
+    assert coverage.launch_count == 40
     assert coverage.unmatched_launches == 12
     assert coverage.parts[["start", "end"]].to_numpy().tolist() == [[0, 1_210_000]]
 
@@ -83,8 +83,8 @@ def test_launches_during_a_capture_are_not_lost() -> None:
     maker = steps(range(10, 30))
     maker.call("cudaStreamBeginCapture", 990, 5, correlation=901)
     maker.call("cudaStreamEndCapture", 2990, 5, correlation=902)
-    coverage = recording_of(TreePerfAnalyzer(maker.document()).work)
-    assert (coverage.launches, coverage.unmatched_launches) == (20, 0)
+    coverage = coverage_of(TreePerfAnalyzer(maker.document()).work)
+    assert (coverage.launch_count, coverage.unmatched_launches) == (20, 0)
     assert set(coverage.parts["kind"]) == {"warm_up"}  # the capture itself
 
 
@@ -163,7 +163,7 @@ def test_parts_do_not_overlap_and_set_time_within_the_wall_time_aside(
     document: Document,
 ) -> None:
     work = TreePerfAnalyzer(document).work
-    coverage = recording_of(work)
+    coverage = coverage_of(work)
     parts = coverage.parts
     assert (parts["start"] >= coverage.wall_start).all()
     assert (parts["end"] <= coverage.wall_end).all()
@@ -224,7 +224,7 @@ def test_events_that_were_taken_out_of_a_trace_are_found_missing(name: str) -> N
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", RECORDED)
 def test_complete_recordings_have_no_parts_that_cannot_be_analyzed(name: str) -> None:
-    parts = recording_of(TreePerfAnalyzer(SHARED / name).work).parts
+    parts = coverage_of(TreePerfAnalyzer(SHARED / name).work).parts
     assert not len(parts)
 
 

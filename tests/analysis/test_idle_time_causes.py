@@ -21,7 +21,7 @@ from tests.support.gap_helpers import (
 )
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.after_launch import usual_launch_latency
+from tracelens_ext.analysis.idle_time.after_launch import launch_latency_limit
 from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause
 from tracelens_ext.analysis.idle_time.classification import classify_gaps
 
@@ -231,7 +231,7 @@ def test_the_limit_of_launch_overhead_is_the_usual_latency_of_the_trace() -> Non
         maker.launched("k", launch + 8, 10, correlation=number, at=launch)
         launch += 100
     gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
-    assert usual_launch_latency(gpu_events).tolist() == [16_000]
+    assert launch_latency_limit(gpu_events).tolist() == [16_000]
     start = launch + 8
     maker.launched("k", start, 50, correlation=20, at=launch)
     start += 50 + 16
@@ -242,7 +242,7 @@ def test_the_limit_of_launch_overhead_is_the_usual_latency_of_the_trace() -> Non
     assert cause(maker) == "unknown"
 
 
-def test_each_device_has_a_usual_launch_latency() -> None:
+def test_each_device_has_a_launch_latency_limit() -> None:
     maker = TraceMaker()
     for number in range(1, 9):
         launch = 100.0 * number
@@ -251,7 +251,7 @@ def test_each_device_has_a_usual_launch_latency() -> None:
             "k", launch + 30, 10, correlation=100 + number, at=launch + 9, device=1
         )
     gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
-    assert usual_launch_latency(gpu_events).tolist() == [16_000, 42_000]
+    assert launch_latency_limit(gpu_events).tolist() == [16_000, 42_000]
 
 
 def test_a_long_gap_after_an_early_launch_has_an_unknown_cause() -> None:

@@ -30,12 +30,12 @@ from tests.support.statistics_helpers import (
 )
 from tracelens_ext import StatisticClassifier, read_trace
 from tracelens_ext.analysis.nsys_statistics.configuration import load_configuration
+from tracelens_ext.analysis.nsys_statistics.exact_numbers import fixed_point_text
 from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
 from tracelens_ext.analysis.nsys_statistics.kernel_classes import (
     Classifier,
     collective_of,
 )
-from tracelens_ext.analysis.nsys_statistics.layout import fixed
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, compute
 from tracelens_ext.analysis.nsys_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceError, TraceFormatError, UsageError
@@ -180,8 +180,8 @@ def test_numbers_per_iteration_are_also_per_gpu() -> None:
         "Kernel instances per iteration: 2",
         "Kernel total time: 12.000 (ms)",
     ]
-    assert report.statistics.exposed_ns == 2_000_000
-    assert report.statistics.exposed_total_ns == 12_000_000
+    assert report.statistics.not_hidden_ns == 2_000_000
+    assert report.statistics.not_hidden_total_ns == 12_000_000
 
 
 def test_a_number_of_ranges_that_differs_is_a_warning() -> None:
@@ -196,7 +196,7 @@ def test_ranges_shorter_than_the_kernels_are_a_warning() -> None:
     short = RANGES.replace("5000001", "1").replace("5000000", "1")
     with pytest.warns(UserWarning, match="shorter than the kernels"):
         statistics = statistic(nvtxes=rows(short))
-    assert statistics.exposed_ns < 0
+    assert statistics.not_hidden_ns < 0
 
 
 def test_the_tag_must_match_exactly_and_the_error_names_similar_ones() -> None:
@@ -502,7 +502,7 @@ def test_nothing_is_lost_or_counted_twice(
 
 @given(st.fractions(-(10**9), 10**9), st.integers(1, 4))
 def test_numbers_are_rounded_exactly(value: Fraction, decimals: int) -> None:
-    text = fixed(value, decimals)
+    text = fixed_point_text(value, decimals)
     _, _, shown_decimals = text.partition(".")
     assert len(shown_decimals) == decimals
     half_of_last_decimal = Fraction(1, 2 * 10**decimals)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracelens_ext.analysis.cuda_graphs.sequence_alignment import (
     AlignmentBudget,
     align,
-    first_places,
+    earliest_places_of,
 )
 from tracelens_ext.trace import NONE
 
@@ -73,11 +73,11 @@ def test_equal_elements_correspond_in_order_even_without_a_budget(
 
 
 @given(st.data(), SEQUENCES)
-def test_first_places_are_the_earliest_places_of_a_subsequence(
+def test_places_are_the_earliest_places_of_a_subsequence(
     data: st.DataObject, sequence: list[int]
 ) -> None:
     elements = [element for element in sequence if data.draw(st.booleans())]
-    places = first_places(
+    places = earliest_places_of(
         np.array(elements, dtype=np.int32), np.array(sequence, dtype=np.int32)
     ).tolist()
     assert [sequence[place] for place in places] == elements

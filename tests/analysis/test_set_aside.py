@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.coverage import Coverage, coverage_of
 from tracelens_ext.analysis.coverage.suspects import find_suspects
 from tracelens_ext.analysis.coverage.warm_up_work import find_benchmarks
 
@@ -17,7 +17,7 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 
 
 def coverage(maker: TraceMaker) -> Coverage:
-    return recording_of(TreePerfAnalyzer(maker.document()).gpu_events)
+    return coverage_of(TreePerfAnalyzer(maker.document()).gpu_events)
 
 
 def launches(
@@ -47,7 +47,7 @@ def test_fills_that_alternate_with_one_kernel_are_benchmarks() -> None:
     assert part["count"] == 24
     assert part["busy_ns"] == 24 * 50_000
     work = TreePerfAnalyzer(maker.document()).gpu_events
-    assert recording.set_aside(work).tolist() == [True] * 24 + [False] * 24
+    assert recording.is_set_aside(work).tolist() == [True] * 24 + [False] * 24
 
 
 def test_kernels_launched_by_a_benchmark_are_benchmarks() -> None:
@@ -56,7 +56,7 @@ def test_kernels_launched_by_a_benchmark_are_benchmarks() -> None:
     maker.op("CachingAutotuner.benchmark_all_configs (dynamo_timed)", 0, end)
     launches(maker, ["triton_mm_3"] * 20, end + 100)
     work = TreePerfAnalyzer(maker.document()).gpu_events
-    assert recording_of(work).set_aside(work).sum() == 12
+    assert coverage_of(work).is_set_aside(work).sum() == 12
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_event_over_lost_launches_that_is_most_of_the_time_is_suspect() -> No
     suspects = find_suspects(work)
     assert work.trace.names[int(work.name[suspects.event[0]])] == "stale"
     assert suspects.lost_launches.tolist() == [30]
-    recording = recording_of(work)
+    recording = coverage_of(work)
     assert recording.mean_ns("dropped_events") == 50_000_000
 
 
@@ -135,7 +135,7 @@ def test_a_long_kernel_alone_or_lost_launches_alone_are_not_suspect(
 )
 def test_autotuning_of_shared_traces_is_warm_up(name: str, share: float) -> None:
     work = TreePerfAnalyzer(SHARED / "field" / f"{name}.json").gpu_events
-    recording = recording_of(work)
+    recording = coverage_of(work)
     assert recording.mean_ns("warm_up") / recording.wall_ns >= share
     assert recording.busy_set_aside_ns > 0
 
@@ -187,7 +187,7 @@ def convolution(maker: TraceMaker, start: float, *, waits: int) -> float:
 
 def set_aside_names(maker: TraceMaker) -> list[str]:
     work = TreePerfAnalyzer(maker.document()).gpu_events
-    is_set_aside = recording_of(work).set_aside(work)
+    is_set_aside = coverage_of(work).is_set_aside(work)
     return [work.trace.names[code] for code in work.name[is_set_aside].tolist()]
 
 

@@ -25,7 +25,7 @@ from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.call_tree_chart import MAX_NODES, call_tree
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
 from tracelens_ext.cli import run
@@ -275,7 +275,7 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
     monkeypatch.setattr(Simulation, "_assessment", withheld)
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
-    (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
+    (part,) = coverage_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
     assert (hole["name"], hole["ts"]) == ("dropped_events", part["start"] / 1000)
     assert hole["args"]["what"] == "20 launches without GPU work"
     assert of_lane(document, "critical path") == []

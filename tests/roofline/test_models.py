@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tracelens_ext.analysis.operations.arguments import parsed
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.roofline.analysis import _modelled
+from tracelens_ext.roofline.analysis import _apply_model
 from tracelens_ext.roofline.convolution import with_known_results
 from tracelens_ext.roofline.element_types import ELEMENT_BYTES
 from tracelens_ext.roofline.models import model_of, offered_models
@@ -323,7 +323,7 @@ def test_kernels_of_torch_compile_have_a_bound() -> None:
 )
 def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
     op = of_texts("aten::mm", (), json.dumps(dims), json.dumps([kind, kind]), "", "")
-    found, reason = _modelled(MODELS["aten::mm"].item, op)
+    found, reason = _apply_model(MODELS["aten::mm"].item, op)
     assert found is None
     assert why in str(reason)
 
@@ -361,7 +361,7 @@ def test_costs_are_integers_of_at_least_0_for_any_arguments(
 ) -> None:
     columns = [json.dumps([argument[i] for argument in arguments]) for i in range(4)]
     op = of_texts(name.replace("*", "poi_fused_add_0"), (kernel,), *columns)
-    found, reason = _modelled(MODELS[name].item, op)
+    found, reason = _apply_model(MODELS[name].item, op)
     assert bool(reason) == (found is None)
     if found is not None:
         assert found.bytes >= 0

@@ -309,7 +309,10 @@ class Comparison:
             with self.failures.isolate(f"The table {name} of the comparison"):
                 divisors = self._divisors_of_table(name)
                 tables[name] = comparison_table(
-                    name=name, aligned=aligned, letters=self.letters, divisors=divisors
+                    table_name=name,
+                    aligned=aligned,
+                    letters=self.letters,
+                    divisors=divisors,
                 )
         with self.failures.isolate("The table places of the comparison"):
             places = self._places()
@@ -325,7 +328,7 @@ class Comparison:
             letter = self.letters[index]
             divisors = [self.divisors[0], self.divisors[index]]
             table = comparison_table(
-                name="places",
+                table_name="places",
                 aligned=pair,
                 letters=[baseline, letter],
                 divisors=divisors,

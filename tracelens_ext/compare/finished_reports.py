@@ -344,18 +344,18 @@ def _tables_of_sheet(
     """Return the tables, and their stand-ins, whose key columns a sheet has."""
     tables = {}
     for name in STAND_INS:
-        tables[name] = _grouped(rows, KEYS[name])
+        tables[name] = _times_by_keys(rows, KEYS[name])
     # Stand-ins contain no copies. A sheet with copies needs the column `kind` to leave them out.
     has_copies = sheet.keys is _KERNEL_KEYS
     has_kind = "kind" in rows
     if has_kind or not has_copies:
         kernels = rows[rows["kind"] == "kernel"] if has_kind else rows
         for stand_in in STAND_INS.values():
-            tables[stand_in] = _grouped(kernels, (stand_in,))
+            tables[stand_in] = _times_by_keys(kernels, (stand_in,))
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _grouped(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
+def _times_by_keys(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
     """Return times and counts grouped by key columns; None if a key column is missing."""
     if not set(keys) <= set(rows):
         return None

@@ -101,9 +101,12 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "work.patterns": "categorize.user_patterns",
 }
 
-#: Module, by its new name → old name of a class → what it is called now.
+#: Module, by its new name → old name of a class or function → what it is called now.
 RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
-    "analysis.coverage.coverage": {"Recording": "Coverage"},
+    "analysis.coverage.coverage": {
+        "Recording": "Coverage",
+        "recording_of": "coverage_of",
+    },
     "analysis.coverage.program": {"Program": "RecordedProgram"},
     "analysis.cuda_graphs.matching": {"Match": "GraphMatch"},
     "analysis.iterations.selection": {"Selection": "EventFilter"},

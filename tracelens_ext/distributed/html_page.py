@@ -109,7 +109,7 @@ def write_page(
     report = Report(
         _TITLE,
         sheets,
-        facts=_facts(tables["verdicts"]),
+        facts=_first_verdicts(tables["verdicts"]),
         notes=list(failures.messages),
         charts=charts,
     )
@@ -139,7 +139,7 @@ def _sheets(
     return sheets
 
 
-def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
+def _first_verdicts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
     """Return the first verdicts as sentences for the top of the page."""
     texts = []
     for row in table_rows(verdicts.head(_MAX_VERDICTS)):

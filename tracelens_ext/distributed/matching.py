@@ -48,6 +48,10 @@ class _Numbering(NamedTuple):
     matched_by: npt.NDArray[np.object_]  #: a `MatchedBy` for each kernel, (k,)
 
 
+#: The names of sends and receives, the two calls of a pair.
+_PAIR_CALLS = ["send", "recv"]
+
+
 def with_matching_columns(
     rows: pd.DataFrame, members: Sequence[int] | None
 ) -> pd.DataFrame:
@@ -69,24 +73,14 @@ def with_matching_columns(
         - `matched_by`: a `MatchedBy`.
     """
     name = rows["Collective name"]
-    is_pair = name.isin(["send", "recv"])
-    own_rank = rows["rank"].astype("float64")
-    source = rows["Src Rank"].where(name != "send", own_rank).where(is_pair)
-    destination = rows["Dst Rank"].where(name != "recv", own_rank).where(is_pair)
-    if members is not None and len(members) == 2:
-        # The peer is the other one of the two members.
-        sum_of_members = sum(members)
-        completed_source = source.fillna(sum_of_members - destination)
-        completed_destination = destination.fillna(sum_of_members - source)
-        source = completed_source
-        destination = completed_destination
-    has_both_ends = source.notna() & destination.notna()
+    is_pair = name.isin(_PAIR_CALLS)
+    ranks = _ranks_of_pairs(rows, members)
     rows = rows.assign(
         kind=name.where(~is_pair, PAIR),
         call_in_group=NONE,
         matched_by=MatchedBy.ORDER.value,
-        src=source.where(has_both_ends, NONE).astype("int64"),
-        dst=destination.where(has_both_ends, NONE).astype("int64"),
+        src=ranks.source,
+        dst=ranks.destination,
         end=rows["base"] + rows["start"] + rows["dur"],
     )
     rows["kind_number"] = rows.groupby(
@@ -102,6 +96,39 @@ def with_matching_columns(
     )
     rows["signature"] = signature.ngroup()
     return rows
+
+
+class _RanksOfPairs(NamedTuple):
+    """The ranks of sends and receives; -1 for collectives, and if one of the two is not known."""
+
+    source: pd.Series
+    destination: pd.Series
+
+
+def _ranks_of_pairs(rows: pd.DataFrame, members: Sequence[int] | None) -> _RanksOfPairs:
+    """Return the ranks between which the calls of a group send and receive.
+
+    Args:
+        rows: the calls, as in `with_matching_columns`.
+        members: the ranks of the group; None if they are not known.
+    """
+    name = rows["Collective name"]
+    is_pair = name.isin(_PAIR_CALLS)
+    own_rank = rows["rank"].astype("float64")
+    source = rows["Src Rank"].where(name != "send", own_rank).where(is_pair)
+    destination = rows["Dst Rank"].where(name != "recv", own_rank).where(is_pair)
+    if members is not None and len(members) == 2:
+        # The peer is the other one of the two members.
+        sum_of_members = sum(members)
+        completed_source = source.fillna(sum_of_members - destination)
+        completed_destination = destination.fillna(sum_of_members - source)
+        source = completed_source
+        destination = completed_destination
+    has_both_ends = source.notna() & destination.notna()
+    return _RanksOfPairs(
+        source=source.where(has_both_ends, NONE).astype("int64"),
+        destination=destination.where(has_both_ends, NONE).astype("int64"),
+    )
 
 
 def _plain_names(names: pd.Series) -> pd.Series:
@@ -251,15 +278,7 @@ def _calls_by_ends(unmatched: pd.DataFrame, matched: pd.DataFrame) -> list[list[
             reference=reference,
             kernels=kernels,
         )
-        if reference["kind_number"].tolist() == kernels["kind_number"].tolist():
-            everything = np.arange(len(kernels))
-            pairs = _Pairs(everything, everything)
-        else:
-            pairs = _pairs_by_end(
-                reference=reference,
-                kernels=kernels,
-                offset=offset,
-            )
+        pairs = _pairs_with_reference(reference, kernels, offset)
         paired_calls = reference["row"].iloc[pairs.in_reference]
         paired_rows = kernels["row"].iloc[pairs.in_kernels]
         for call, row in zip(paired_calls, paired_rows, strict=True):
@@ -279,6 +298,22 @@ def _calls_by_ends(unmatched: pd.DataFrame, matched: pd.DataFrame) -> list[list[
         for call, rows in rows_of_call.items()
         if len(rows) > 1 or call in calls_of_reference_rank
     ]
+
+
+def _pairs_with_reference(
+    reference: pd.DataFrame, kernels: pd.DataFrame, offset: float
+) -> _Pairs:
+    """Return the pairs of kernels of the reference and of a rank that belong to one call.
+
+    Args:
+        reference: the kernels of the reference, ordered by end.
+        kernels: the kernels of the rank, ordered by end.
+        offset: by how much the clock of the rank is ahead of that of the reference, ns.
+    """
+    if reference["kind_number"].tolist() == kernels["kind_number"].tolist():
+        all_kernels = np.arange(len(kernels))
+        return _Pairs(all_kernels, all_kernels)
+    return _pairs_by_end(reference=reference, kernels=kernels, offset=offset)
 
 
 def _clock_offset(

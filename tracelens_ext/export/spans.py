@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.trace import NS_PER_US
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
@@ -99,7 +99,7 @@ def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
     """Return the parts of the recording that are not analyzed."""
     devices = find_tracks(gpu_events, "device").device.tolist()
     spans = []
-    for part in recording_of(gpu_events).parts.to_dict("records"):
+    for part in coverage_of(gpu_events).parts.to_dict("records"):
         args = {
             "device": devices[part["device"]],
             "what": part["what"],

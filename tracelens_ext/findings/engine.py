@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.coverage.report_tables import (
     recording_dict,
@@ -89,7 +89,7 @@ def find_findings(
         only inform. Without GPU events there are no findings.
     """
     program = program_of(work.trace)
-    recording = recording_of(work)
+    recording = coverage_of(work)
     with_recording = partial(
         Findings,
         recording=recording_dict(work),
@@ -344,7 +344,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     """
     work = inspection.work
     analyzed_ns = inspection.analyzed_ns
-    is_analyzed = ~recording_of(work).set_aside(work)
+    is_analyzed = ~coverage_of(work).is_set_aside(work)
     has_model = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
     if _mean_busy_ns(inspection.wall, is_analyzed & has_model) > _MOST * analyzed_ns:
         return ""
@@ -368,7 +368,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     all_ns = max(int(work.duration[is_analyzed].sum()), 1)
     profiler = inspection.kernel_profiler
     if 2 * largest_ns > unknown_kernels_ns:
-        name = _cut(work.trace.names[int(groups.keys[0][0])])
+        name = _shortened_name(work.trace.names[int(groups.keys[0][0])])
         percent = 100 * largest_ns / all_ns
         return (
             f"One kernel without a performance model, {name}, takes {percent:.0f} % "
@@ -381,7 +381,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     )
 
 
-def _cut(name: str) -> str:
+def _shortened_name(name: str) -> str:
     """Return a name, cut to the length that sentences allow."""
     if len(name) <= _NAME_LENGTH:
         return name

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.program import PYTORCH, program_of
 from tracelens_ext.analysis.idle_time.cpu_activity import idle_time_segments
 from tracelens_ext.analysis.operations.launchers import Launchers
@@ -260,13 +260,13 @@ class Inspection:
     @cached_property
     def missing(self) -> dict[str, str]:
         """How to record what the trace lacks, such as `shapes`, by its name."""
-        missing_parts = recording_of(self.work).missing
+        missing_parts = coverage_of(self.work).missing
         return {part.what: part.how for part in missing_parts}
 
     @cached_property
     def analyzed_ns(self) -> float:
         """The part of the wall time that was recorded and is not warm-up; at least 1."""
-        return max(recording_of(self.work).analyzed_ns, 1.0)
+        return max(coverage_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Add a sentence about a problem that cannot be detected, once."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.cpu_time.activities import Activity, events_by_activity
 from tracelens_ext.analysis.idle_time.gpu_calls import blocking_calls
@@ -298,7 +298,7 @@ def _fusible(
     work = inspection.work
     categories = work.builtin_categories
     is_counted = work.is_kernel & ~work.is_communication
-    is_counted &= ~recording_of(work).set_aside(work)
+    is_counted &= ~coverage_of(work).is_set_aside(work)
     codes = []
     for code, label in enumerate(categories.labels):
         if label in _FUSED_BY_COMPILERS:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.coverage.suspects import find_suspects
 from tracelens_ext.categorize.kernel_names import simple_name
@@ -66,7 +66,7 @@ def too_little_recorded(work: GpuEvents) -> str:
     be the first use of something, or the wrong part of the program. Work that is set aside does not
     count.
     """
-    is_analyzed = ~recording_of(work).set_aside(work)
+    is_analyzed = ~coverage_of(work).is_set_aside(work)
     count = int(is_analyzed.sum())
     work_ns = int(work.duration[is_analyzed].sum())
     runs_of_kernels = np.bincount(work.name[is_analyzed & work.is_kernel])
@@ -86,5 +86,5 @@ def too_little_recorded(work: GpuEvents) -> str:
 
 def has_little_work(work: GpuEvents) -> bool:
     """Return whether there is too little GPU work for a kernel to be worth attention."""
-    is_analyzed = ~recording_of(work).set_aside(work)
+    is_analyzed = ~coverage_of(work).is_set_aside(work)
     return int(work.duration[is_analyzed].sum()) < LEAST_WORK_NS

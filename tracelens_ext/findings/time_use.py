@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.inspection import Inspection
@@ -87,7 +87,7 @@ def _busy_sentence(inspection: Inspection) -> str:
 
 def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
     """Return the labels with the most GPU time: `GEMM 45 %, Attention 20 %`."""
-    is_set_aside = recording_of(inspection.work).set_aside(inspection.work)
+    is_set_aside = coverage_of(inspection.work).is_set_aside(inspection.work)
     duration = np.where(is_set_aside, 0, inspection.work.duration)
     total_ns = np.bincount(code, duration, minlength=len(labels))
     largest = np.argsort(-total_ns, kind="stable")[:_MOST_NAMED]
@@ -107,7 +107,7 @@ def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
 def _hidden_sentence(inspection: Inspection) -> str:
     """Return a sentence about communication and copies that computation hides; empty for none."""
     work = inspection.work
-    is_analyzed = ~recording_of(work).set_aside(work)
+    is_analyzed = ~coverage_of(work).is_set_aside(work)
     computes = is_analyzed & ~(work.is_communication | work.is_copy)
     parts = []
     for name, is_part in (

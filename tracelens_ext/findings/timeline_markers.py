@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.analysis.timeline.timeline_bins import MAX_BINS
 from tracelens_ext.findings.context import FindingsContext
@@ -65,7 +65,7 @@ def _iteration_markers(work: GpuEvents) -> pd.DataFrame:
 
 def _recording_markers(work: GpuEvents) -> pd.DataFrame:
     """Return the parts of the recording without recorded work, and warm-up."""
-    parts = recording_of(work).parts
+    parts = coverage_of(work).parts
     return parts[["start", "end"]].assign(
         kind=parts["kind"].replace({"pre_recording": "dropped_events"}),
         name=parts["what"],

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS
 from tracelens_ext.analysis.idle_time import causes
 from tracelens_ext.analysis.idle_time.causes import Cause
@@ -68,7 +68,7 @@ class WallTime:
 
     def __init__(self, work: GpuEvents) -> None:
         self.work = work
-        recording = recording_of(work)
+        recording = coverage_of(work)
         self.start = recording.wall_start
         self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == DROPPED_EVENTS]
@@ -76,7 +76,7 @@ class WallTime:
         self.tracks = find_tracks(work, "device")
         self.classified = classify_gaps(work, "device")
         self.idle = self._judged_idle()
-        self.free = ~recording.set_aside(work)
+        self.free = ~recording.is_set_aside(work)
         self.claims: list[Claim] = []
         #: the time of each event before this moment is claimed, ns, (g,)
         self._unclaimed_from = work.start
@@ -106,7 +106,7 @@ class WallTime:
         cannot_be_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
         idle = idle.chosen(np.isin(idle.cause, cannot_be_judged))
         claims = []
-        limits = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
+        limits = coverage_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in limits.tolist():
             idle_of_device = idle.chosen(idle.track == device)
             split = idle_of_device.split(np.array([start]), np.array([end]))

@@ -209,11 +209,11 @@ def _model_operations(
         elif not operation.types:
             results.append(Modelled(None, "no shapes were recorded"))
         elif is_host_copy[index]:
-            results.append(_modelled(_host_copy, operation))
+            results.append(_apply_model(_host_copy, operation))
         elif offered is None:
             results.append(Modelled(None, f"no performance model for {operation.name}"))
         elif offered.plugin.own:
-            results.append(_modelled(offered.item, operation))
+            results.append(_apply_model(offered.item, operation))
         else:
             plugin = offered.plugin.name
             operations_of_plugins.setdefault(plugin, []).append(index)
@@ -238,14 +238,14 @@ def _ask_plugin(
         for operation in operations:
             offered = models[operation.model_name]
             if offered is not None:
-                answers.append(_modelled(offered.item, operation))
+                answers.append(_apply_model(offered.item, operation))
         return answers
 
     answers: list[Modelled] = call_within(time_limit(), ask)
     return answers
 
 
-def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Modelled:
+def _apply_model(model: Callable[[Operation], Cost], operation: Operation) -> Modelled:
     """Return the answer of a model; an error leaves only this operation without a cost."""
     try:
         cost = model(operation)

@@ -89,11 +89,11 @@ def elementwise(
     elements = math.prod(shape)
     flops = elements * FLOPS_PER_ELEMENT.get(operation.plain_name.rstrip("_"), 1)
     written = inputs[0].bytes_of(elements, result_type)
-    parameters = _parameters(shape, with_dims or inputs, result_type)
+    parameters = _parameters_of_shapes(shape, with_dims or inputs, result_type)
     return vector_cost(family, inputs[0], flops, written, *inputs, **parameters)
 
 
-def _parameters(
+def _parameters_of_shapes(
     shape: tuple[int, ...], inputs: list[Tensor], result_type: str
 ) -> dict[str, object]:
     """Return the parameters for the tables: of the only input, or of the first two."""
@@ -118,31 +118,31 @@ ResultType = Callable[["Operation", "list[Tensor]"], "str | None"]
 """A function that returns the type of the result of an operation; None: by promotion."""
 
 
-def _by_promotion(_operation: Operation, _inputs: list[Tensor]) -> str | None:
+def _type_by_promotion(_operation: Operation, _inputs: list[Tensor]) -> str | None:
     return None
 
 
-def _floating_point(_operation: Operation, inputs: list[Tensor]) -> str | None:
+def _floating_point_type(_operation: Operation, inputs: list[Tensor]) -> str | None:
     """Return `float` for whole numbers, else no type."""
     return "float" if is_whole(inputs[0].kind) else None
 
 
-def _of_input(_operation: Operation, inputs: list[Tensor]) -> str | None:
+def _type_of_input(_operation: Operation, inputs: list[Tensor]) -> str | None:
     return inputs[0].kind
 
 
-def _of_magnitude(_operation: Operation, inputs: list[Tensor]) -> str | None:
+def _type_of_magnitude(_operation: Operation, inputs: list[Tensor]) -> str | None:
     """Return the type of the input, or the real type for complex numbers."""
     kind = inputs[0].kind
     real_types = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
     return real_types.get(kind, kind)
 
 
-def _truth_value(_operation: Operation, _inputs: list[Tensor]) -> str | None:
+def _truth_value_type(_operation: Operation, _inputs: list[Tensor]) -> str | None:
     return "bool"
 
 
-def _of_quotient(operation: Operation, inputs: list[Tensor]) -> str | None:
+def _type_of_quotient(operation: Operation, inputs: list[Tensor]) -> str | None:
     """Return `float` for a quotient of whole numbers that is not rounded, else promote types."""
     kind = operation.promoted_type(inputs)
     rounding_mode = operation.value(2)
@@ -177,7 +177,7 @@ def _add_model(
 _add_model(
     model_name="floating",
     inputs_count=1,
-    result_type=_floating_point,
+    result_type=_floating_point_type,
     names=(
         "sqrt",
         "rsqrt",
@@ -215,7 +215,7 @@ _add_model(
 _add_model(
     model_name="keeping",
     inputs_count=1,
-    result_type=_of_input,
+    result_type=_type_of_input,
     names=(
         "neg",
         "relu",
@@ -253,12 +253,15 @@ _add_model(
     ),
 )
 _add_model(
-    model_name="absolute", inputs_count=1, result_type=_of_magnitude, names=("abs",)
+    model_name="absolute",
+    inputs_count=1,
+    result_type=_type_of_magnitude,
+    names=("abs",),
 )
 _add_model(
     model_name="truth",
     inputs_count=1,
-    result_type=_truth_value,
+    result_type=_truth_value_type,
     names=(
         "isnan",
         "isinf",
@@ -270,24 +273,27 @@ _add_model(
     ),
 )
 _add_model(
-    model_name="limits", inputs_count=3, result_type=_by_promotion, names=("clamp",)
+    model_name="limits",
+    inputs_count=3,
+    result_type=_type_by_promotion,
+    names=("clamp",),
 )
 _add_model(
     model_name="limits",
     inputs_count=2,
-    result_type=_by_promotion,
+    result_type=_type_by_promotion,
     names=("clamp_min", "clamp_max"),
 )
 _add_model(
     model_name="arithmetic",
     inputs_count=3,
-    result_type=_by_promotion,
+    result_type=_type_by_promotion,
     names=("lerp", "addcmul", "addcdiv", "softplus_backward"),
 )
 _add_model(
     model_name="arithmetic",
     inputs_count=2,
-    result_type=_by_promotion,
+    result_type=_type_by_promotion,
     names=(
         "add",
         "sub",
@@ -331,13 +337,13 @@ _add_model(
 _add_model(
     model_name="quotient",
     inputs_count=2,
-    result_type=_of_quotient,
+    result_type=_type_of_quotient,
     names=("div", "true_divide", "atan2"),
 )
 _add_model(
     model_name="comparison",
     inputs_count=2,
-    result_type=_truth_value,
+    result_type=_truth_value_type,
     names=(
         "eq",
         "ne",
@@ -382,7 +388,7 @@ def _copied(
     """Return the cost of reading a tensor and writing it with other sizes and another type."""
     elements = math.prod(dims)
     written = source.bytes_of(elements, result_type)
-    parameters = _parameters(dims, [source], result_type)
+    parameters = _parameters_of_shapes(dims, [source], result_type)
     parameters.update(more_parameters)
     return vector_cost("UnaryElementwise", source, 0, written, source, **parameters)
 

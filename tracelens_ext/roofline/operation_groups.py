@@ -113,7 +113,7 @@ def group_operations(
     """
     trace = work.trace
     calls = _selected_calls(launchers, selected)
-    batch_of_call, batches = _batches(work, calls)
+    batch_of_call, batches = _batches_of_calls(work, calls)
     work_of_call, works = works_of(trace, calls.row)
     name = trace.name[calls.row]
     keys: list[IntArray] = [name]
@@ -128,13 +128,13 @@ def group_operations(
     group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
     group_of_launcher[calls.launcher] = group_of_call
     group_of_gpu = values_at(group_of_launcher, launchers.of_gpu)
-    kernels = _kernels(work, group_of_gpu, count)
+    kernels = _kernels_of_groups(work, group_of_gpu, count)
     first_row = calls.row[first_call]
     names = texts(trace.name[first_row], trace.names)
     if count > MOST_OPERATIONS:
         names[-1] = OTHERS
         kernels.names[-1].clear()
-    arguments = _arguments(work, first_row)
+    arguments = _arguments_of_groups(work, first_row)
     operations = []
     for index, call in enumerate(first_call.tolist()):
         operation = Operation.of_arguments(
@@ -213,7 +213,7 @@ def _model_numbers(
     return numbers
 
 
-def _batches(work: GpuEvents, calls: _Calls) -> _Batches:
+def _batches_of_calls(work: GpuEvents, calls: _Calls) -> _Batches:
     """Find the batch of each call whose model needs one: the batch of the step it belongs to."""
     batch_of_call = np.full(len(calls.row), NONE, dtype=np.int64)
     steps = find_steps(work.tree)
@@ -229,7 +229,9 @@ def _batches(work: GpuEvents, calls: _Calls) -> _Batches:
     return _Batches(batch_of_call, list(number_of_batch))
 
 
-def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
+def _kernels_of_groups(
+    work: GpuEvents, group_of_gpu: Int64Array, count: int
+) -> _Kernels:
     """Find the distinct names of the GPU events of each group, and the time of its host copies.
 
     Args:
@@ -257,7 +259,7 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
     )
 
 
-def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
+def _arguments_of_groups(work: GpuEvents, row: IntArray) -> _Arguments:
     """Return the arguments of the operations in k rows of the trace, (k,).
 
     With more than `MOST_OPERATIONS` rows, the last one stands for `OTHERS` and has no arguments.

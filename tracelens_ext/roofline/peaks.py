@@ -107,14 +107,14 @@ class DevicePeaks:
         return replace(
             self,
             name=f"{self.name}, {units} of {self.units} units",
-            matrix=_scaled(self.matrix, share),
-            vector=_scaled(self.vector, share),
+            matrix=_scaled_peaks(self.matrix, share),
+            vector=_scaled_peaks(self.vector, share),
             memory=self.memory * share,
             units=units,
         )
 
 
-def _scaled(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
+def _scaled_peaks(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
     return {data_type: peak * factor for data_type, peak in peaks.items()}
 
 
@@ -257,7 +257,7 @@ def computed_peaks(
     return DevicePeaks(
         name=name,
         matrix=matrix,
-        vector=_scaled(rates["vector"], scale),
+        vector=_scaled_peaks(rates["vector"], scale),
         memory=bandwidth / 1e9,
         link=rates["link"],
         units=units,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, PRE_RECORDING
 from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
@@ -211,7 +211,7 @@ class Unrecorded(NamedTuple):
 
 def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     """Return the times in a window that were not recorded or that happen only once."""
-    parts = recording_of(work).parts
+    parts = coverage_of(work).parts
     parts = parts[~parts["has_work"]]
     is_inside = (parts["end"] > window.start) & (parts["start"] < window.end)
     parts = parts[is_inside]

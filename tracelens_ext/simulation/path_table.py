@@ -96,7 +96,7 @@ class PathDescriber:
 
     def table(self, path: CriticalPath) -> pd.DataFrame:
         """Return the segments of a path, cut at the limits of launching calls and of waits."""
-        pieces = self._cut(path)
+        pieces = self._cut_at_calls_and_waits(path)
         part = path.part[pieces.segment]
         source = path.source[pieces.segment]
         is_on_stream = np.isin(part, (Part.RUNS, Part.GAP, Part.LAUNCH))
@@ -136,7 +136,7 @@ class PathDescriber:
         trace = self._work.trace
         return _labels(values_at(trace.name, rows), trace.names)
 
-    def _cut(self, path: CriticalPath) -> _Pieces:
+    def _cut_at_calls_and_waits(self, path: CriticalPath) -> _Pieces:
         """Cut host time at launching calls, and collectives at the ends of their waits."""
         calls_by_clock = self._changes.host_intervals("launch")
         # For each clock start, end, start, end … of its calls.

@@ -49,10 +49,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_tracks
-from tracelens_ext.trace.intervals import outside, union
+from tracelens_ext.trace.intervals import DisjointIntervals, outside, union
 from tracelens_ext.trace.launches import find_launches, place_of
 
-#: The columns of parts before they are made disjoint, and their types.
+#: The columns of parts before they are made disjoint, and their types. `row` is the row of the
+#: trace that gives a part its `place`; the others are those of `Coverage.parts`.
 _PART_COLUMNS = {
     "kind": "str",
     "device": "int64",
@@ -84,8 +85,8 @@ class Coverage:
             * `count`: number of launches or calls that the part is about;
             * `what`: what happens in it, in words;
             * `place`: the operation, annotation or frame in which it begins.
-        launches: number of launches of kernels, graphs and copies.
-        lost: rows of the launches that have no GPU event, by time.
+        launch_count: number of launches of kernels, graphs and copies.
+        unmatched_rows: rows of the launches that have no GPU event, by time.
         devices: number of devices.
         missing: data that was not recorded, although the tool could have recorded it.
     """
@@ -93,15 +94,15 @@ class Coverage:
     wall_start: int
     wall_end: int
     parts: pd.DataFrame
-    launches: int
-    lost: Int64Array
+    launch_count: int
+    unmatched_rows: Int64Array
     devices: int
     missing: tuple[Missing, ...]
 
     @property
     def unmatched_launches(self) -> int:
         """The number of launches that have no GPU event."""
-        return len(self.lost)
+        return len(self.unmatched_rows)
 
     @property
     def wall_ns(self) -> int:
@@ -119,16 +120,16 @@ class Coverage:
         """The busy time that parts set aside, ns, as the mean over devices."""
         return float(self.parts["busy_ns"].sum()) / max(self.devices, 1)
 
-    def set_aside(self, work: GpuEvents) -> BoolArray:
+    def is_set_aside(self, work: GpuEvents) -> BoolArray:
         """Return a mask of the g GPU events that start in a part that sets work aside, (g,)."""
         device = find_tracks(work, "device").of_gpu
-        is_set_aside = np.zeros(len(work), dtype=bool)
+        is_in_part = np.zeros(len(work), dtype=bool)
         parts = self.parts[self.parts["has_work"]]
         columns = (parts["device"], parts["start"], parts["end"])
         for device_index, start, end in zip(*columns, strict=True):
             is_within = (work.start >= start) & (work.start < end)
-            is_set_aside |= is_within & (device == device_index)
-        return is_set_aside
+            is_in_part |= is_within & (device == device_index)
+        return is_in_part
 
     @property
     def analyzed_ns(self) -> float:
@@ -137,7 +138,7 @@ class Coverage:
 
 
 @cached_per_object
-def recording_of(work: GpuEvents) -> Coverage:
+def coverage_of(work: GpuEvents) -> Coverage:
     """Find how much of the wall time of a recording can be analyzed."""
     launches = find_launches(work)
     device_count = len(find_tracks(work, "device"))
@@ -163,15 +164,15 @@ def recording_of(work: GpuEvents) -> Coverage:
     return Coverage(
         wall_start=wall_start,
         wall_end=wall_end,
-        parts=_disjoint_parts(work, _joined(parts)),
-        launches=len(launches.rows),
-        lost=launches.rows[launches.lost],
+        parts=_disjoint_parts(work, _concatenate_parts(parts)),
+        launch_count=len(launches.rows),
+        unmatched_rows=launches.rows[launches.lost],
         devices=device_count,
         missing=missing_of(work.trace),
     )
 
 
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def _concatenate_parts(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the parts of several tables as one, with all columns in their types.
 
     Tables without the column `has_work` are about idle time only.
@@ -189,9 +190,10 @@ def _disjoint_parts(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     aside, dropped events, work of before the recording, warm-up. Within one of these groups, it
     goes to the part that starts first. Parts that set no time aside are left out.
     """
+    no_time = np.zeros(0, dtype=np.int64)
     pieces = [parts.head(0)]
     for _, parts_of_device in parts.groupby("device"):
-        occupied = union(start=work.start[:0], end=work.end[:0])
+        occupied = DisjointIntervals(start=no_time, end=no_time)
         for group in _by_precedence(parts_of_device):
             spans = _successive(group)
             start, end, part_index = outside(

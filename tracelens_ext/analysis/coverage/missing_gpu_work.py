@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.coverage import Coverage, coverage_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.text import counted
 from tracelens_ext.trace import EventKind, Trace
@@ -40,12 +40,12 @@ _NOT_WORK: Final = frozenset(
 def no_gpu_work(work: GpuEvents) -> str:
     """Return a sentence or two: why the trace has no GPU work, and how to record it."""
     trace = work.trace
-    recording = recording_of(work)
+    recording = coverage_of(work)
     if is_of_tpu(trace):
         return "This is a TPU profile; only its CPU part is analyzed."
     if trace.provenance.salvaged:
         return _maybe_in_the_lost_part(trace, recording)
-    if recording.launches:
+    if recording.launch_count:
         return _launched_but_not_recorded(trace, recording)
     unsupported = _unsupported_events(trace)
     if unsupported:
@@ -81,8 +81,8 @@ def is_of_tpu(trace: Trace) -> bool:
 def _maybe_in_the_lost_part(trace: Trace, recording: Coverage) -> str:
     """Return the explanation for a truncated file."""
     part = "The readable part of the file contains"
-    if recording.launches:
-        launches = counted(recording.launches, "launch", "launches")
+    if recording.launch_count:
+        launches = counted(recording.launch_count, "launch", "launches")
         part += f" {launches} but"
     return (
         f"{part} no GPU work, which may be in the lost part. "
@@ -92,16 +92,14 @@ def _maybe_in_the_lost_part(trace: Trace, recording: Coverage) -> str:
 
 def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
     """Return how much was launched, and the profiler's own notes about missing work."""
-    is_graph = trace.named(trace.name[recording.lost], is_graph_launch)
+    is_graph = trace.named(trace.name[recording.unmatched_rows], is_graph_launch)
     has_graphs = bool(is_graph.any())
-    if recording.launches == 1:
+    if recording.launch_count == 1:
         launched = "1 graph was" if has_graphs else "1 kernel was"
         sentence = f"{launched} launched, but not recorded."
     else:
         launched = "kernels and graphs" if has_graphs else "kernels"
-        sentence = (
-            f"{recording.launches:,} {launched} were launched, but none was recorded."
-        )
+        sentence = f"{recording.launch_count:,} {launched} were launched, but none was recorded."
     for note in trace.provenance.notes:
         sentence += f" {note}"
         if not note.endswith((".", "?", "!")):

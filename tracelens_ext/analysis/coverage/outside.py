@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, EventKind
@@ -45,7 +45,7 @@ def time_outside(work: GpuEvents) -> str:
     An example: `GPU active for 342.0 ms of 618.0 ms; before it: 276.0 ms, of which cudaMalloc
     240.0 ms.` The text is empty if the GPU is active almost from beginning to end.
     """
-    recording = recording_of(work)
+    recording = coverage_of(work)
     whole_ns = work.trace.span_ns
     edges = (
         _Edge("before it", 0, recording.wall_start),

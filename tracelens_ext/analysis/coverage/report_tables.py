@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.coverage import Coverage, coverage_of
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 from tracelens_ext.analysis.coverage.outside import time_outside
 from tracelens_ext.analysis.coverage.part_kinds import (
@@ -43,7 +43,7 @@ _TEXT_COLUMNS: Final = ("what", "place", "how")
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
     """Return the coverage for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
-    recording = recording_of(work)
+    recording = coverage_of(work)
     wall_ms = None
     analyzed_ms = None
     if len(work):
@@ -54,7 +54,7 @@ def recording_dict(work: GpuEvents) -> dict[str, object]:
         "not_recorded_ms": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING) / NS_PER_MS,
         "warm_up_ms": recording.mean_ns(WARM_UP) / NS_PER_MS,
         "analyzed_ms": analyzed_ms,
-        "launches": recording.launches,
+        "launches": recording.launch_count,
         "unmatched_launches": recording.unmatched_launches,
         "parts": _part_records(work, recording),
         "missing": [asdict(missing) for missing in recording.missing],
@@ -83,14 +83,14 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
 
 def recording_table(work: GpuEvents) -> pd.DataFrame:
     """Return the totals, then the parts, longest first, and finally the data not recorded."""
-    recording = recording_of(work)
+    recording = coverage_of(work)
     document = recording_dict(work)
     rows: list[dict[str, object]] = [
         {"kind": "wall", "duration_ms": document["wall_ms"]},
         {"kind": "not_recorded", "duration_ms": document["not_recorded_ms"]},
         {"kind": "warm_up", "duration_ms": document["warm_up_ms"]},
         {"kind": "analyzed", "duration_ms": document["analyzed_ms"]},
-        {"kind": "launches", "count": recording.launches},
+        {"kind": "launches", "count": recording.launch_count},
         {
             "kind": "unmatched_launches",
             "count": recording.unmatched_launches,
@@ -136,7 +136,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
     """
     if not len(work):
         return [no_gpu_work(work)]
-    recording = recording_of(work)
+    recording = coverage_of(work)
     wall = recording.wall_ns
     left_out_ns = {
         "not recorded": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING),
@@ -157,7 +157,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
         wall_time_line += f" {outside}"
     lines = [wall_time_line]
     unmatched = recording.unmatched_launches
-    launches = recording.launches
+    launches = recording.launch_count
     if unmatched > _MANY_LOST_SHARE * launches:
         percent = 100 * unmatched / launches
         lines.append(

@@ -27,7 +27,7 @@ from tracelens_ext.analysis.cuda_graphs.graph_launches import GraphLaunches
 from tracelens_ext.analysis.cuda_graphs.sequence_alignment import (
     AlignmentBudget,
     align,
-    first_places,
+    earliest_places_of,
 )
 from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, Trace
 
@@ -171,7 +171,7 @@ class GraphMatcher:
 
     # Names become numbers, so that launches and graphs are compared as arrays.
 
-    def _numbered(self, names: Iterable[str]) -> Int32Array:
+    def _numbers_of_names(self, names: Iterable[str]) -> Int32Array:
         """Return a number for each name; equal names have equal numbers."""
         numbers = self._number_of_name
         numbered = [numbers.setdefault(name, len(numbers)) for name in names]
@@ -181,8 +181,8 @@ class GraphMatcher:
         """Return the content of each graph of a capture."""
         contents = []
         for graph in capture.graphs:
-            names = self._numbered(graph.nodes)
-            likely_names = self._numbered(graph.likely_nodes)
+            names = self._numbers_of_names(graph.nodes)
+            likely_names = self._numbers_of_names(graph.likely_nodes)
             content = _GraphContent(
                 names=names.tobytes(), likely_names=likely_names.tobytes()
             )
@@ -196,7 +196,7 @@ class GraphMatcher:
         kind = trace.kind[rows]
         name_codes, index = np.unique(trace.name[rows], return_inverse=True)
         kernels = [trace.names[code] for code in name_codes.tolist()]
-        number_of_kernel = self._numbered(map(_node_of_kernel, kernels))
+        number_of_kernel = self._numbers_of_names(map(_node_of_kernel, kernels))
         number = number_of_kernel[index]
         number[kind == EventKind.MEMCPY] = self._number_of_name[MEMCPY]
         number[kind == EventKind.MEMSET] = self._number_of_name[MEMSET]
@@ -425,7 +425,7 @@ class GraphMatcher:
             places = aligned[is_aligned]
             if len(streams) > 1:
                 # Take the earliest nodes of these names and leave later ones to other streams.
-                places = first_places(event_names[matched_events], free_names)
+                places = earliest_places_of(event_names[matched_events], free_names)
             node[matched_events] = free_nodes[places]
         nameless = self._number_of_name[NAMELESS]
         if len(streams) == 1 and (node_names == nameless).any():

@@ -216,12 +216,12 @@ class _AddedEvents:
         """
         trace = self._trace
         rows_of_graphs = self._rows_of_graphs
-        launch = _joined([rows.launch for rows in rows_of_graphs])
+        launch = _concatenate([rows.launch for rows in rows_of_graphs])
         none = np.full(self._count, NONE, dtype=np.int64)
         added: dict[str, IntArray] = {
             "dur": np.zeros(self._count, dtype=np.int64),
-            "name": _joined([rows.name for rows in rows_of_graphs]),
-            "kind": _joined([rows.kind for rows in rows_of_graphs]),
+            "name": _concatenate([rows.name for rows in rows_of_graphs]),
+            "kind": _concatenate([rows.kind for rows in rows_of_graphs]),
             "ts": trace.ts[launch],
             "thread": trace.thread[launch],
             "category": trace.category[launch],
@@ -234,7 +234,7 @@ class _AddedEvents:
             columns[name] = np.append(
                 recorded_values, values.astype(recorded_values.dtype)
             )
-        parent = _joined([rows.parent for rows in rows_of_graphs])
+        parent = _concatenate([rows.parent for rows in rows_of_graphs])
         return replace(
             trace,
             **columns,
@@ -252,9 +252,9 @@ class _AddedEvents:
         args = dict(self._trace.args)
         for name, argument in self._args.items():
             column = self._trace.arg(name)
-            new_rows = len(self._trace) + _joined(argument.rows)
+            new_rows = len(self._trace) + _concatenate(argument.rows)
             rows = np.append(column.rows, new_rows)
-            new_values = _joined(argument.codes)
+            new_values = _concatenate(argument.codes)
             args[name] = ArgColumn(
                 rows=rows.astype(np.int32),
                 values=np.append(column.values, new_values),
@@ -263,6 +263,6 @@ class _AddedEvents:
         return args
 
 
-def _joined(arrays: Sequence[Int64Array]) -> Int64Array:
+def _concatenate(arrays: Sequence[Int64Array]) -> Int64Array:
     """Return the arrays as one; it is empty if there are no arrays."""
     return np.concatenate([np.empty(0, dtype=np.int64)] + list(arrays))

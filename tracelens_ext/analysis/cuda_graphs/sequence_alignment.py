@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from tracelens_ext.trace import NONE, Int64Array, IntArray
 
-#: Fixed cost of a row of the alignment table, as a number of cells that take as long.
-_ROW_COST: Final = 4_000
+#: Each row of the alignment table takes as long as this many cells in addition to its own.
+_ROW_OVERHEAD: Final = 4_000
 
 
 class AlignmentBudget:
     """The number of table cells (pairs of elements) that alignments may still compute.
 
-    A billion cells take seconds.
+    A billion cells take seconds. The fixed time of each row counts as `_ROW_OVERHEAD` cells.
 
     Args:
         cells: for all alignments together.
@@ -40,10 +40,10 @@ class AlignmentBudget:
 
 
 def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Array:
-    """Return the element of a second sequence that each element of a first corresponds to.
+    """Return the place in the second sequence of the counterpart of each element of the first.
 
     The counterparts are a longest common subsequence. If the budget is too small for it, only the
-    equal elements at both ends are counterparts: for 1 2 3 4 and 1 5 4 the result is
+    equal elements at both ends have counterparts: for 1 2 3 4 and 1 5 4 the result is
     0, `NONE`, `NONE`, 2.
 
     Args:
@@ -52,49 +52,82 @@ def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Ar
         budget: the number of cells that may be computed.
 
     Returns:
-        Ascending indices into `second`, (m,); `NONE` for an element without a counterpart.
+        Ascending places in `second`, (m,); `NONE` for an element without a counterpart.
     """
-    result = np.full(len(first), NONE, dtype=np.int64)
     # Elements that the other sequence lacks have no counterpart. Without them, the sequences are
     # often equal.
-    places_in_first = np.flatnonzero(np.isin(first, second))
-    places_in_second = np.flatnonzero(np.isin(second, first))
-    first = first[places_in_first]
-    second = second[places_in_second]
+    shared_in_first = np.flatnonzero(np.isin(first, second))
+    shared_in_second = np.flatnonzero(np.isin(second, first))
+    pairs = _corresponding(first[shared_in_first], second[shared_in_second], budget)
+    counterpart = np.full(len(first), NONE, dtype=np.int64)
+    counterpart[shared_in_first[pairs.in_first]] = shared_in_second[pairs.in_second]
+    return counterpart
 
-    equal_at_begin, equal_at_end = _equal_ends(first, second)
-    first_end = len(first) - equal_at_end
-    second_end = len(second) - equal_at_end
-    result[places_in_first[:equal_at_begin]] = places_in_second[:equal_at_begin]
-    result[places_in_first[first_end:]] = places_in_second[second_end:]
 
-    first = first[equal_at_begin:first_end]
-    places_in_first = places_in_first[equal_at_begin:first_end]
-    second = second[equal_at_begin:second_end]
-    places_in_second = places_in_second[equal_at_begin:second_end]
+class _Pairs(NamedTuple):
+    """The places of p corresponding elements in two sequences, in any order."""
+
+    in_first: Int64Array  #: (p,)
+    in_second: Int64Array  #: (p,)
+
+
+def _corresponding(
+    first: IntArray, second: IntArray, budget: AlignmentBudget
+) -> _Pairs:
+    """Pair the equal elements at both ends, and align what lies between them."""
+    ends = _equal_ends(first, second)
+    first_end = len(first) - ends.at_end
+    second_end = len(second) - ends.at_end
+    middle = _aligned_middle(
+        first[ends.at_begin : first_end], second[ends.at_begin : second_end], budget
+    )
+    begin = np.arange(ends.at_begin)
+    end = np.arange(ends.at_end)
+    return _Pairs(
+        in_first=np.concatenate(
+            [begin, middle.in_first + ends.at_begin, end + first_end]
+        ),
+        in_second=np.concatenate(
+            [begin, middle.in_second + ends.at_begin, end + second_end]
+        ),
+    )
+
+
+def _aligned_middle(
+    first: IntArray, second: IntArray, budget: AlignmentBudget
+) -> _Pairs:
+    """Pair the elements of a longest common subsequence; none if the budget is too small."""
     rows = min(len(first), len(second))
     columns = max(len(first), len(second))
-    if rows and budget.take(rows * (columns + _ROW_COST)):
-        if len(first) <= len(second):
-            common = _longest_common(first, second)
-            result[places_in_first[common.rows]] = places_in_second[common.columns]
-        else:
-            common = _longest_common(second, first)
-            result[places_in_first[common.columns]] = places_in_second[common.rows]
-    return result
+    if not rows or not budget.take(rows * (columns + _ROW_OVERHEAD)):
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Pairs(in_first=nothing, in_second=nothing)
+    if len(first) <= len(second):
+        common = _longest_common(first, second)
+        return _Pairs(
+            np.array(common.rows, dtype=np.int64),
+            np.array(common.columns, dtype=np.int64),
+        )
+    common = _longest_common(second, first)
+    return _Pairs(
+        np.array(common.columns, dtype=np.int64), np.array(common.rows, dtype=np.int64)
+    )
 
 
-def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
+def earliest_places_of(subsequence: IntArray, sequence: IntArray) -> Int64Array:
     """Return the earliest places in a sequence at which a subsequence occurs in order, (m,).
 
     For 2 2 in 1 2 3 2 2 the places are 1 and 3.
+
+    Raises:
+        IndexError: the sequence does not contain all elements in this order.
     """
     places_of_element: dict[int, list[int]] = {}
-    for element in np.unique(elements).tolist():
+    for element in np.unique(subsequence).tolist():
         places_of_element[element] = np.flatnonzero(sequence == element).tolist()
     places = []
     next_place = 0
-    for element in elements.tolist():
+    for element in subsequence.tolist():
         candidates = places_of_element[element]
         place = candidates[bisect_left(candidates, next_place)]
         places.append(place)

@@ -35,9 +35,9 @@ from tracelens_ext.trace.lookup import values_at
 #: An event that waits for work on another stream starts at most this long after that work.
 DEPENDENCY_LATENCY_NS = 5_000
 
-#: The least number of launches that determine the usual latency of a device.
+#: The least number of launches from which the latency limit of a device is computed.
 _MIN_LATENCY_SAMPLES = 5
-#: The latency of a device with fewer launches.
+#: The latency limit of a device with fewer launches.
 _DEFAULT_LATENCY_NS = 20_000
 _MIN_LATENCY_NS = 10_000
 _MAX_LATENCY_NS = 100_000
@@ -48,10 +48,22 @@ _NO_END = LONG_AGO // 2
 def causes_after_launch(
     gpu_events: GpuEvents, gaps: Gaps, launches: GapLaunches
 ) -> IntArray:
-    """Return why each gap continues after its launch has returned, codes of causes, (k,)."""
+    """Return why each gap continues after its launch has returned, codes of causes, (k,).
+
+    * Dependency: the event after the gap waits for another stream. The thread called for a stream
+      to wait since its previous launch, or work on another stream ended at most
+      `DEPENDENCY_LATENCY_NS` before the event started.
+    * Launch overhead: the launch began during the gap, or the event started within the usual
+      latency after the launch returned. The trace must have launches of the device.
+    * Unknown: everything else.
+
+    A gap with both is a dependency. However, a call for a stream to wait does not count if the
+    launch began during the gap and the event started within the usual latency: an event without a
+    dependency starts no earlier, so the wait did not delay it.
+    """
     device_index = find_tracks(gpu_events, "device").of_gpu[gaps.after]
     after_launch = gaps.end - launches.returned
-    is_short = after_launch <= usual_launch_latency(gpu_events)[device_index]
+    is_short = after_launch <= launch_latency_limit(gpu_events)[device_index]
     is_launched_within = launches.begin >= gaps.start
     is_launch_known = _has_launches(gpu_events)[device_index]
     is_overhead = (is_short | is_launched_within) & is_launch_known
@@ -71,16 +83,16 @@ def causes_after_launch(
 
 
 @cached_per_object
-def usual_launch_latency(gpu_events: GpuEvents) -> Int64Array:
-    """Return the usual upper limit of the time from a launch to its start on an idle stream.
+def launch_latency_limit(gpu_events: GpuEvents) -> Int64Array:
+    """Return the usual upper limit of the time from a launch to the event on an idle stream.
 
     It is twice the lower quartile of this time over all events of a device that were launched while
     their stream was idle. Events that wait for other work have longer times, which only affects the
-    upper part of the distribution. The limit is at least 10 and at most 100 µs, and 20 µs for a
-    device with fewer than five of these events.
+    upper part of the distribution. The limit lies between `_MIN_LATENCY_NS` and `_MAX_LATENCY_NS`.
+    A device with fewer than `_MIN_LATENCY_SAMPLES` of these events has `_DEFAULT_LATENCY_NS`.
 
     Returns:
-        The latency of each device, ns, (devices,).
+        The limit for each device, ns, (devices,).
     """
     tracks = find_tracks(gpu_events, "device")
     gaps = find_gaps(gpu_events, "stream")
@@ -89,17 +101,19 @@ def usual_launch_latency(gpu_events: GpuEvents) -> Int64Array:
     found_idle_stream = (launch != NONE) & (launch_time >= gaps.start)
     latency_of_event = (gaps.end - launch_time)[found_idle_stream]
     device_index = tracks.of_gpu[gaps.after[found_idle_stream]]
-    latency = np.full(len(tracks), _DEFAULT_LATENCY_NS, dtype=np.int64)
+    limit = np.full(len(tracks), _DEFAULT_LATENCY_NS, dtype=np.int64)
     for device in range(len(tracks)):
         latencies = latency_of_event[device_index == device]
         if len(latencies) >= _MIN_LATENCY_SAMPLES:
-            usual = 2 * int(np.quantile(latencies, 0.25))
-            latency[device] = np.clip(usual, _MIN_LATENCY_NS, _MAX_LATENCY_NS)
-    return latency
+            twice_lower_quartile = 2 * int(np.quantile(latencies, 0.25))
+            limit[device] = np.clip(
+                twice_lower_quartile, _MIN_LATENCY_NS, _MAX_LATENCY_NS
+            )
+    return limit
 
 
 def _has_launches(gpu_events: GpuEvents) -> BoolArray:
-    """Tell whether the trace has launches of the GPU work of each device, (devices,).
+    """Return whether the trace has launches of the GPU work of each device, (devices,).
 
     If launches were recorded but none is linked to a GPU event, they may belong to any device.
     """
@@ -121,6 +135,7 @@ class _EventEnds(NamedTuple):
 
 @cached_per_object
 def _event_ends(gpu_events: GpuEvents, scope: Scope) -> _EventEnds:
+    """Return the ends of all GPU events on tracks of a scope."""
     track = find_tracks(gpu_events, scope).of_gpu
     order = sorted_groups.by_group_and_time(track, gpu_events.end)
     return _EventEnds(track=track[order], end=gpu_events.end[order])
@@ -134,14 +149,16 @@ def _last_end_on_other_streams(gpu_events: GpuEvents, gaps: Gaps) -> Int64Array:
     length. Such an event does not count. Without a result, the end is long before all gaps.
     """
     own_scope = gaps.tracks.scope
-    ended_before = _count_ended(gpu_events, gaps, "device", until=gaps.end)
-    ended_with = _count_ended(gpu_events, gaps, "device", until=gaps.end + 1)
-    ends_with_gap_on_device = ended_with - ended_before
-    ends_with_gap_on_track = _count_ended(
-        gpu_events, gaps, own_scope, until=gaps.end + 1
-    ) - _count_ended(gpu_events, gaps, own_scope, until=gaps.end)
-    ends_with_gap_elsewhere = ends_with_gap_on_device > ends_with_gap_on_track
-    last = np.where(ends_with_gap_elsewhere, ended_with, ended_before) - 1
+    ended_before = _count_ended(gpu_events, gaps, "device", before=gaps.end)
+    ended_with = _count_ended(gpu_events, gaps, "device", before=gaps.end + 1)
+    device_events_ending_with_gap = ended_with - ended_before
+    own_events_ending_with_gap = _count_ended(
+        gpu_events, gaps, own_scope, before=gaps.end + 1
+    ) - _count_ended(gpu_events, gaps, own_scope, before=gaps.end)
+    other_event_ends_with_gap = (
+        device_events_ending_with_gap > own_events_ending_with_gap
+    )
+    last = np.where(other_event_ends_with_gap, ended_with, ended_before) - 1
     ends = _event_ends(gpu_events, "device")
     device_of_gap = find_tracks(gpu_events, "device").of_gpu[gaps.after]
     last_end = values_at(ends.end, last, missing=_NO_END)
@@ -150,7 +167,7 @@ def _last_end_on_other_streams(gpu_events: GpuEvents, gaps: Gaps) -> Int64Array:
 
 
 def _count_ended(
-    gpu_events: GpuEvents, gaps: Gaps, scope: Scope, until: Int64Array
+    gpu_events: GpuEvents, gaps: Gaps, scope: Scope, before: Int64Array
 ) -> Int64Array:
     """Return the number of events that ended before a time on the track of each gap, (k,).
 
@@ -161,10 +178,10 @@ def _count_ended(
         gpu_events: the GPU events.
         gaps: the gaps.
         scope: the scope of the tracks.
-        until: the time for each gap, ns, (k,).
+        before: the time for each gap, ns, (k,).
     """
     track = find_tracks(gpu_events, scope).of_gpu[gaps.after]
     ends = _event_ends(gpu_events, scope)
     return sorted_groups.items_before(
-        group=ends.track, time=ends.end, query_group=track, query_time=until
+        group=ends.track, time=ends.end, query_group=track, query_time=before
     )

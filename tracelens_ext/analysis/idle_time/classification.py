@@ -25,7 +25,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.idle_time.after_launch import causes_after_launch
 from tracelens_ext.analysis.idle_time.causes import (
     CAUSES,
@@ -232,7 +232,7 @@ def _gap_parts(
 def _edges(gpu_events: GpuEvents) -> IdleIntervals:
     """Return the wall time before the first event of each device and after its last event."""
     tracks = find_tracks(gpu_events, "device")
-    recording = recording_of(gpu_events)
+    recording = coverage_of(gpu_events)
     count = len(tracks)
     first_start = grouping.minima(tracks.of_gpu, gpu_events.start, count)
     last_end = grouping.maxima(tracks.of_gpu, gpu_events.end, count)
@@ -310,7 +310,7 @@ def _with_unrecorded_parts(
 
     These parts get the cause `NOT_RECORDED` or `WARM_UP`.
     """
-    parts = recording_of(gpu_events).parts
+    parts = coverage_of(gpu_events).parts
     if not len(parts):
         return intervals
     tracks = find_tracks(gpu_events, scope)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.after_launch import usual_launch_latency
+from tracelens_ext.analysis.idle_time.after_launch import launch_latency_limit
 from tracelens_ext.analysis.idle_time.causes import (
     Cause,
     IdleIntervals,
@@ -58,7 +58,7 @@ def with_cpu_work(
     gap = gap[(gap != NONE) & (launches.row[gap] != NONE)]
     gap = gap[launches.begin[gap] < gaps.start[gap]]
     after_launch = gaps.end[gap] - launches.returned[gap]
-    gap = gap[after_launch > usual_launch_latency(gpu_events)[gaps.track[gap]]]
+    gap = gap[after_launch > launch_latency_limit(gpu_events)[gaps.track[gap]]]
     if not len(gap):
         return intervals
     has_no_launch = _has_no_launch(gpu_events, gaps, gap)

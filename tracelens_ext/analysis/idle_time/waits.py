@@ -3,7 +3,7 @@
     CPU   launches ── waits ──────────┐ launches   launches   launches …
     GPU   ── works ───────────────── E  idle works  idle works  works works …
 
-When such a wait returns, the queue of the GPU is empty: the CPU is behind. Until the CPU is ahead
+At E, the queue of the GPU is empty, and the wait returns: the CPU is behind. Until the CPU is ahead
 again, the GPU is idle before each launch. Without the wait, the CPU would have launched earlier, by
 the time that it waited. So this much of the idle time belongs to the wait, at most.
 
@@ -31,13 +31,13 @@ from tracelens_ext.trace import (
     sorted_groups,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, Scope, find_tracks
-from tracelens_ext.trace.intervals import union
+from tracelens_ext.trace.intervals import DisjointIntervals, covered, union
 from tracelens_ext.trace.lookup import values_at
 
 #: The CPU is ahead again when the queue holds work for more than this share of the wait.
 _AHEAD_SHARE = 0.5
 #: A wait counts if its debt is at least this share of the largest debt since the CPU was ahead.
-_MIN_SHARE_OF_LONGEST = 0.5
+_MIN_SHARE_OF_LARGEST_DEBT = 0.5
 #: If the CPU launches nothing for this time, it does not catch up but does something else.
 _PHASE_NS = 1_000_000
 #: If there are more phases than this, they are pauses of the program and belong to no wait.
@@ -114,7 +114,7 @@ def idle_after_waits(
                 kernels=kernels,
                 last_launch=_last_launch(gpu_events, thread),
             )
-            after_waits = catching_up.idle_after_waits(
+            after_waits = catching_up.parts_after_waits(
                 idle.start[idle_of_thread], idle.end[idle_of_thread]
             )
             length[idle_of_thread] = after_waits.length
@@ -167,44 +167,18 @@ def _queue_of_track(gpu_events: GpuEvents, scope: Scope, track: int) -> _Queue:
     return _Queue(launch_time=launch_time[order], done=done)
 
 
-class _BusyTimes(NamedTuple):
-    """Intervals of time in ascending order, which do not overlap."""
-
-    start: Int64Array  #: ns since the trace's first event
-    end: Int64Array  #: ns since the trace's first event
-
-    def between(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the time of the intervals between each start and end, ns."""
-        return self._until(end) - self._until(start)
-
-    def _until(self, time: Int64Array) -> Int64Array:
-        """Return the time of the intervals until each time, ns.
-
-        It is the full length of all intervals that began earlier, less the part of the last of them
-        that is still to come.
-        """
-        length = self.end - self.start
-        length_before = np.append(0, np.cumsum(length))
-        begun_count = np.searchsorted(self.start, time, side="left")
-        last_end = values_at(self.end, begun_count - 1, missing=0)
-        to_come = (last_end - time).clip(0)
-        until: Int64Array = length_before[begun_count] - to_come
-        return until
-
-
 def _busy_times(
     gpu_events: GpuEvents, scope: Scope, track: int, *, only_kernels: bool = False
-) -> _BusyTimes:
+) -> DisjointIntervals:
     """Return the times when a track runs GPU events, or only those when it runs kernels."""
     is_chosen = find_tracks(gpu_events, scope).of_gpu == track
     if only_kernels:
         is_chosen &= gpu_events.is_kernel
-    busy = union(gpu_events.start[is_chosen], gpu_events.end[is_chosen])
-    return _BusyTimes(start=busy.start, end=busy.end)
+    return union(gpu_events.start[is_chosen], gpu_events.end[is_chosen])
 
 
-class _LongWaits(NamedTuple):
-    """The waits that leave the CPU behind; shorter waits on the way are left out."""
+class _LargeDebts(NamedTuple):
+    """The l waits that leave the CPU behind; those with much smaller debts are left out."""
 
     wait: Int64Array  #: indices of the waits, ascending, (l,)
     #: the CPU is ahead again before the next of these waits, (l,)
@@ -229,11 +203,11 @@ class _CatchingUp:
 
     waits: _Waits
     queue: _Queue
-    busy: _BusyTimes
-    kernels: _BusyTimes
+    busy: DisjointIntervals
+    kernels: DisjointIntervals
     last_launch: int
 
-    def idle_after_waits(self, start: Int64Array, end: Int64Array) -> IdleAfterWaits:
+    def parts_after_waits(self, start: Int64Array, end: Int64Array) -> IdleAfterWaits:
         """Return the parts of intervals of idle time that belong to the waits.
 
         Args:
@@ -246,22 +220,24 @@ class _CatchingUp:
             return IdleAfterWaits(length=nothing, call=np.full_like(nothing, NONE))
         ahead_times = self._times_when_ahead()
         epoch_of_wait = np.searchsorted(ahead_times, self.waits.end, side="right")
-        long_waits = _long_waits(debt, epoch_of_wait, len(ahead_times))
+        large_debts = _find_large_debts(debt, epoch_of_wait, len(ahead_times))
 
-        # The last long wait before each interval; it counts if it is in the same epoch.
-        end_of_long_wait = self.waits.end[long_waits.wait]
-        last_long_wait = np.searchsorted(end_of_long_wait, start, side="right") - 1
-        wait = values_at(long_waits.wait, last_long_wait)
+        # The last wait with a large debt before each interval counts if it is in the same epoch.
+        end_of_wait = self.waits.end[large_debts.wait]
+        last_ended = np.searchsorted(end_of_wait, start, side="right") - 1
+        wait = values_at(large_debts.wait, last_ended)
         epoch = np.searchsorted(ahead_times, start, side="right")
         is_behind = (wait != NONE) & (values_at(epoch_of_wait, wait) == epoch)
 
         length = np.where(is_behind, end - start, 0)
-        self._exclude_phases(length, wait, start)
-        debt = self._limited_debt(debt, long_waits, wait, length)
+        length = self._without_phases(length, wait, start)
+        debt = self._limited_debt(debt, large_debts, wait, length)
 
-        # Each interval pays what the earlier intervals of its wait have left of the debt.
-        paid_before = np.cumsum(length) - length
-        paid_before = paid_before - paid_before[np.searchsorted(wait, wait)]
+        # Each interval pays what the earlier intervals of its wait have left of the debt. The waits
+        # ascend, so a search for each wait among them finds the first interval of the same wait.
+        length_before = np.cumsum(length) - length
+        first_interval_of_wait = np.searchsorted(wait, wait)
+        paid_before = length_before - length_before[first_interval_of_wait]
         remaining_debt = values_at(debt, wait, missing=0) - paid_before
         paid = np.clip(remaining_debt, 0, length)
         row = values_at(self.waits.row, wait)
@@ -275,7 +251,12 @@ class _CatchingUp:
         not drain the queue has no debt.
         """
         waits = self.waits
-        kernels_during_wait = self.kernels.between(waits.start, waits.end)
+        kernels_during_wait = covered(
+            start=self.kernels.start,
+            end=self.kernels.end,
+            window_start=waits.start,
+            window_end=waits.end,
+        )
         has_drained = self.queue.length_at(waits.end) <= self._queue_when_ahead()
         return np.where(has_drained, kernels_during_wait, 0)
 
@@ -290,23 +271,24 @@ class _CatchingUp:
         min_queue = values_at(self._queue_when_ahead(), last_wait, missing=0)
         return launch_time[self.queue.length_at(launch_time) > min_queue]
 
-    def _exclude_phases(
+    def _without_phases(
         self, length: Int64Array, wait: Int64Array, start: Int64Array
-    ) -> None:
-        """Set the length of intervals to 0 in which the CPU does something else.
+    ) -> Int64Array:
+        """Return the length of intervals, 0 for those in which the CPU does something else.
 
-        A phase that directly follows a wait stays, unless there are many phases.
+        A phase that directly follows a wait keeps its length, unless there are many of them.
 
         Args:
-            length: the length of each interval, modified, (p,).
+            length: the length of each interval, ns, (p,).
             wait: the wait before each interval, `NONE` without one, (p,).
             start: the start of each interval, ns, (p,).
         """
         is_phase = length >= _PHASE_NS
-        length[is_phase & self._has_launched(wait, start)] = 0
-        phases = np.flatnonzero(length >= _PHASE_NS)
-        if len(phases) > _MAX_PHASES_OF_WAITS:
-            length[phases] = 0
+        is_later_phase = is_phase & self._has_launched(wait, start)
+        phases_after_waits = np.count_nonzero(is_phase & ~is_later_phase)
+        if phases_after_waits > _MAX_PHASES_OF_WAITS:
+            return np.where(is_phase, 0, length)
+        return np.where(is_later_phase, 0, length)
 
     def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
         """Tell whether an event was launched between the end of each wait and a time."""
@@ -320,7 +302,7 @@ class _CatchingUp:
     def _limited_debt(
         self,
         debt: Int64Array,
-        long_waits: _LongWaits,
+        large_debts: _LargeDebts,
         wait: Int64Array,
         length: Int64Array,
     ) -> Int64Array:
@@ -328,7 +310,7 @@ class _CatchingUp:
 
         Args:
             debt: the debt of each wait, ns, (w,).
-            long_waits: the waits that leave the CPU behind.
+            large_debts: the waits with large debts.
             wait: the wait before each interval of idle time, `NONE` without one, (p,).
             length: the length of each interval that may belong to its wait, ns, (p,).
         """
@@ -336,28 +318,35 @@ class _CatchingUp:
         idle_after_wait = grouping.sums(
             group_index=wait + 1, values=length, group_count=len(debt) + 1
         )[1:]
-        lack = self._lack_without_waits(long_waits)
-        limit = np.maximum(idle_after_wait[long_waits.wait] - lack, 0)
+        lack = self._lack_without_waits(large_debts)
+        limit = np.maximum(idle_after_wait[large_debts.wait] - lack, 0)
         limited = debt.copy()
-        limited[long_waits.wait] = np.minimum(debt[long_waits.wait], limit)
+        limited[large_debts.wait] = np.minimum(debt[large_debts.wait], limit)
         return limited
 
-    def _lack_without_waits(self, long_waits: _LongWaits) -> Int64Array:
-        """Return how long the GPU would be idle after each long wait if there were none, ns, (l,).
+    def _lack_without_waits(self, large_debts: _LargeDebts) -> Int64Array:
+        """Return how long the GPU would be idle after each large debt without waits, ns, (l,).
 
         It is the time by which the CPU needs longer than the GPU until the next wait, or 0 if the
         CPU catches up before the next wait. After the last wait, the CPU is assumed to catch up if
         it does so after most of the other waits. If there are no other waits and the CPU needs
         longer, the lack is unlimited, so no idle time belongs to the wait.
         """
-        wait = long_waits.wait
+        wait = large_debts.wait
         begin = self.waits.end[wait]
+        # When the next wait starts, the CPU has launched all of this work, and when that wait ends,
+        # the GPU has run it. For the last wait, the last launch and the end of all work count.
         next_start = np.append(self.waits.start[wait[1:]], self.last_launch)
         next_end = np.append(self.waits.end[wait[1:]], self.queue.done[-1:])
         cpu_time = next_start - begin
-        gpu_time = self.busy.between(begin, np.maximum(next_end, begin))
+        gpu_time = covered(
+            start=self.busy.start,
+            end=self.busy.end,
+            window_start=begin,
+            window_end=np.maximum(next_end, begin),
+        )
         lack: Int64Array = np.maximum(cpu_time - gpu_time, 0)
-        lack[long_waits.catches_up] = 0
+        lack[large_debts.catches_up] = 0
         if len(wait) == 1 and lack[0] > 0:
             lack[0] = _UNLIMITED_NS
         elif 2 * int((lack[:-1] == 0).sum()) > len(wait) - 1:
@@ -365,9 +354,9 @@ class _CatchingUp:
         return lack
 
 
-def _long_waits(
+def _find_large_debts(
     debt: Int64Array, epoch_of_wait: Int64Array, last_epoch: int
-) -> _LongWaits:
+) -> _LargeDebts:
     """Return the waits whose debt is not much smaller than that of earlier waits in their epoch.
 
     Args:
@@ -375,8 +364,8 @@ def _long_waits(
         epoch_of_wait: the epoch of each wait, ascending, (w,).
         last_epoch: the epoch after the last time when the CPU was ahead.
     """
-    longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
-    is_long = (debt > 0) & (debt >= _MIN_SHARE_OF_LONGEST * longest_so_far)
-    wait = np.flatnonzero(is_long)
+    largest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
+    is_large = (debt > 0) & (debt >= _MIN_SHARE_OF_LARGEST_DEBT * largest_so_far)
+    wait = np.flatnonzero(is_large)
     next_epoch = np.append(epoch_of_wait[wait[1:]], last_epoch)
-    return _LongWaits(wait=wait, catches_up=next_epoch > epoch_of_wait[wait])
+    return _LargeDebts(wait=wait, catches_up=next_epoch > epoch_of_wait[wait])

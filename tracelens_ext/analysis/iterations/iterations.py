@@ -138,7 +138,7 @@ def find_iterations(tree: CallTree) -> Iterations:
     annotations = _step_annotations(trace)
     spans = spans_of_events(trace, annotations.rows)
     order = np.lexsort((-spans.end, spans.start, spans.process))
-    is_repeated = _repeated(
+    is_repeated = _records_step_again(
         numbers=annotations.numbers[order],
         process=spans.process[order],
         end=spans.end[order],
@@ -219,7 +219,7 @@ def _step_annotations(trace: Trace) -> _StepAnnotations:
     return _StepAnnotations(rows, np.array(numbers, dtype=object))
 
 
-def _repeated(
+def _records_step_again(
     numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array
 ) -> BoolArray:
     """Return a mask of the annotations that record a step again.

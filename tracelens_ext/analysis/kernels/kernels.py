@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.operations.launchers import (
     OpCategories,
     op_categories,
@@ -168,7 +168,7 @@ def gpu_time_by_category(gpu_events: GpuEvents) -> pd.DataFrame:
     GPU events that are set aside, such as benchmarks of autotuning, are a category of their own.
     """
     categories = gpu_events.needed_categories
-    is_set_aside = recording_of(gpu_events).set_aside(gpu_events)
+    is_set_aside = coverage_of(gpu_events).is_set_aside(gpu_events)
     code = categories.code
     labels = categories.labels
     if is_set_aside.any():

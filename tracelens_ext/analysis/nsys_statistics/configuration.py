@@ -156,7 +156,7 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
         ConfigurationError: the file cannot be read, or a value in it is not allowed.
     """
     source = os.fspath(path)
-    document = _checked(
+    document = _check_section(
         keys=_DOCUMENT, value=read_commented_json(path), place=f"{source}: "
     )
     if not document["inputs"]:
@@ -204,7 +204,7 @@ class _InputReader:
     """
 
     def __init__(self, section: object, place: str, folder: Path) -> None:
-        self._section = _checked(_INPUT, section, place)
+        self._section = _check_section(_INPUT, section, place)
         self._place = place
         self._folder = folder
         self._missing: list[str] = []
@@ -238,17 +238,18 @@ class _InputReader:
                 remarks = (
                     f"{keys}: not needed; the columns are recognized by their titles",
                 )
-        arguments = _checked(_ARGUMENTS, section, f"{self._place}.analysis_args")
+        arguments = _check_section(_ARGUMENTS, section, f"{self._place}.analysis_args")
         return arguments, remarks
 
     def _tables(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input that consists of tables."""
         section = "nsys_csv_file_path"
-        files = _checked(
+        files = _check_section(
             keys=_TABLES, value=self._section[section], place=f"{self._place}.{section}"
         )
         paths = {
-            key: self._located(f"{section}.{key}", name) for key, name in files.items()
+            key: self._path_of_file(f"{section}.{key}", name)
+            for key, name in files.items()
         }
         has_ranges = paths["nvtx_proj_trace"] is not None
         if has_ranges:
@@ -263,7 +264,7 @@ class _InputReader:
 
     def _report(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input that is a report of Nsight Systems, or its export to SQLite."""
-        report = _checked(
+        report = _check_section(
             keys=_REPORT,
             value=self._section["nsys_report"],
             place=f"{self._place}.nsys_report",
@@ -272,7 +273,7 @@ class _InputReader:
             self._check_tag(arguments)
         has_ranges = report["with_nvtx"] is not False
         return InputSpec(
-            trace=self._located("nsys_report.path", report["path"]),
+            trace=self._path_of_file("nsys_report.path", report["path"]),
             gpus=arguments["num_of_gpus"],
             iteration_range=arguments["nvtx_tag_of_iter"] if has_ranges else None,
             with_memory=report["with_mem"] is not False,
@@ -286,7 +287,7 @@ class _InputReader:
                 " ranges, got nothing"
             )
 
-    def _located(self, key: str, name: str | None) -> Path | None:
+    def _path_of_file(self, key: str, name: str | None) -> Path | None:
         """Return the path of a file, in the folder of the configuration or the current folder.
 
         A file that exists in neither is added to the missing ones.
@@ -310,7 +311,7 @@ class _InputReader:
         return beside
 
 
-def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
+def _check_section(keys: _Keys, value: object, place: str) -> dict[str, Any]:
     """Return the values of a section by key; None for keys that the section does not have.
 
     Args:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
+from tracelens_ext.analysis.nsys_statistics.exact_numbers import (
+    fixed_point_text,
+    percentage,
+)
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line
 from tracelens_ext.analysis.nsys_statistics.totals import RangeTotal
 from tracelens_ext.report.terminal import safe_text
@@ -20,8 +23,7 @@ class _TextColumn(NamedTuple):
     """A column of a table in text."""
 
     title: str
-    #: number of characters from the start of the title to that of the next one
-    width: int
+    width: int  #: characters from the start of its title to that of the next title
 
 
 _TIME_PER_ITERATION = _TextColumn("TimePerIter(ms)", 17)
@@ -30,7 +32,7 @@ _PERCENT_PER_ITERATION = _TextColumn("TimePerIter(%)", 17)
 _TOTAL_TIME = _TextColumn("TotalTime(ms)", 17)
 _TOTAL_INSTANCES = _TextColumn("TotalInstance", 15)
 _TOTAL_PERCENT = _TextColumn("TotalTime(%)", 15)
-_ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
+_NOT_HIDDEN = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
@@ -45,7 +47,7 @@ def text(statistics: ClassStatistics, title: str | None) -> str:
         statistics=statistics,
         lines=statistics.kernels,
         name_width=_CLASS_WIDTH,
-        percent_of_ns=statistics.kernel_total.time_ns,
+        whole_ns=statistics.kernel_total.time_ns,
     )
     if title is not None:
         kernel_block.insert(0, f"===== {safe_text(title)} =====")
@@ -58,27 +60,14 @@ def text(statistics: ClassStatistics, title: str | None) -> str:
         memory_table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
         blocks.append(["Mem Ops Statistic:"] + memory_table)
     if statistics.ranges is not None:
-        blocks.append(_estimates(statistics, statistics.ranges))
+        blocks.append(_range_lines(statistics, statistics.ranges))
     texts = ["\n".join(block) for block in blocks]
     return "\n\n".join(texts) + "\n"
 
 
-def fixed(value: Fraction, decimals: int) -> str:
-    """Return a number as text, rounded to a number of decimals; halves are rounded to even."""
-    # A float would round twice: once to a binary fraction, then to decimals.
-    scaled = round(value * 10**decimals)
-    return f"{Decimal(f'{scaled}e-{decimals}'):f}"
-
-
-def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
-    """Return `part` as a percentage of `whole`, and 0 if the whole is 0."""
-    if not whole:
-        return Fraction(0)
-    return 100 * Fraction(part) / whole
-
-
 def _milliseconds(ns: Fraction | int, decimals: int = 3) -> str:
-    return fixed(Fraction(ns) / _NS_PER_MS, decimals)
+    """Return a time in ns as text in ms."""
+    return fixed_point_text(Fraction(ns) / _NS_PER_MS, decimals)
 
 
 def _summary(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
@@ -97,7 +86,7 @@ def _table(
     statistics: ClassStatistics,
     lines: Sequence[Line],
     name_width: int,
-    percent_of_ns: int | None = None,
+    whole_ns: int | None = None,
 ) -> list[str]:
     """Return the lines of a table: its header, and a row for each class, collective or operation.
 
@@ -105,36 +94,35 @@ def _table(
         statistics: the statistics, for the number of iterations and GPUs.
         lines: the rows.
         name_width: the least width of the column of names; it grows with the longest name.
-        percent_of_ns: the time that percentages are of, ns; None for no columns of percentages.
+        whole_ns: the time that is 100 %, ns; None for a table without percentages.
     """
     names = [safe_text(line.name) for line in lines]
     name_width = max(name_width, *map(len, names), 0)
     columns = [_TIME_PER_ITERATION, _INSTANCES_PER_ITERATION]
-    if percent_of_ns is not None:
+    if whole_ns is not None:
         columns.append(_PERCENT_PER_ITERATION)
     columns += [_TOTAL_TIME, _TOTAL_INSTANCES]
-    if percent_of_ns is not None:
+    if whole_ns is not None:
         columns.append(_TOTAL_PERCENT)
     titles = "".join(column.title.ljust(column.width) for column in columns)
     rows = ["Class".ljust(name_width + 2) + titles.rstrip()]
     for name, line in zip(names, lines, strict=True):
-        cells = _cells(statistics, line, percent_of_ns)
+        cells = _cells(statistics, line, whole_ns)
         rows.append(
             _row(name=name, name_width=name_width, columns=columns, cells=cells)
         )
     return rows
 
 
-def _cells(
-    statistics: ClassStatistics, line: Line, percent_of_ns: int | None
-) -> list[str]:
+def _cells(statistics: ClassStatistics, line: Line, whole_ns: int | None) -> list[str]:
     """Return the cells of a row, in the order of the columns."""
     mean_ns = Fraction(line.time_ns, statistics.divisor)
     per_iteration = [_milliseconds(mean_ns, 2), str(line.per_iteration)]
     in_total = [_milliseconds(line.time_ns, 2), str(line.instances)]
-    if percent_of_ns is None:
+    if whole_ns is None:
         return per_iteration + in_total
-    percent = fixed(percentage(line.time_ns, percent_of_ns), 2)
+    # Both times are divided by the same number, so the share per iteration is that of the total.
+    percent = fixed_point_text(percentage(line.time_ns, whole_ns), 2)
     return per_iteration + [percent] + in_total + [percent]
 
 
@@ -151,7 +139,7 @@ def _row(
     return row
 
 
-def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
+def _range_lines(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
     """Return the lines about NVTX ranges, and about the time in them without kernels."""
     average_ns = statistics.range_average_ns
     total_ns = Fraction(ranges.time_ns)
@@ -161,14 +149,14 @@ def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
         f"NVTX total range time: {_milliseconds(total_ns)} (ms)",
         "",
     ]
-    lines += _estimate("time per range", statistics.exposed_ns, average_ns)
-    lines += _estimate("total time", statistics.exposed_total_ns, total_ns)
+    lines += _not_hidden_lines("time per range", statistics.not_hidden_ns, average_ns)
+    lines += _not_hidden_lines("total time", statistics.not_hidden_total_ns, total_ns)
     return lines
 
 
-def _estimate(what: str, part_ns: Fraction, whole_ns: Fraction) -> list[str]:
+def _not_hidden_lines(what: str, part_ns: Fraction, whole_ns: Fraction) -> list[str]:
     """Return the time without kernels in ms, and as a percentage of the time of the ranges."""
     return [
-        f"{_ESTIMATED} {what}: {_milliseconds(part_ns)} (ms)",
-        f"{_ESTIMATED} {what}: {fixed(percentage(part_ns, whole_ns), 2)} (%)",
+        f"{_NOT_HIDDEN} {what}: {_milliseconds(part_ns)} (ms)",
+        f"{_NOT_HIDDEN} {what}: {fixed_point_text(percentage(part_ns, whole_ns), 2)} (%)",
     ]

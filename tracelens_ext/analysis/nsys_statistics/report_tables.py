@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from tracelens_ext.analysis.nsys_statistics.layout import percentage
+from tracelens_ext.analysis.nsys_statistics.exact_numbers import percentage
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line
 from tracelens_ext.analysis.nsys_statistics.totals import Total
 from tracelens_ext.lazy import pd
@@ -127,13 +127,13 @@ def _input_record(statistics: ClassStatistics) -> Record:
         "expected_range_count": statistics.divisor,
         "range_time_average_ms": _ms(statistics.range_average_ns),
         "range_time_total_ms": _ms(ranges.time_ns),
-        "not_hidden_time_per_range_ms": _ms(statistics.exposed_ns),
+        "not_hidden_time_per_range_ms": _ms(statistics.not_hidden_ns),
         "not_hidden_percent_of_range": float(
-            percentage(statistics.exposed_ns, statistics.range_average_ns)
+            percentage(statistics.not_hidden_ns, statistics.range_average_ns)
         ),
-        "not_hidden_time_total_ms": _ms(statistics.exposed_total_ns),
+        "not_hidden_time_total_ms": _ms(statistics.not_hidden_total_ns),
         "not_hidden_percent_of_total": float(
-            percentage(statistics.exposed_total_ns, ranges.time_ns)
+            percentage(statistics.not_hidden_total_ns, ranges.time_ns)
         ),
     }
 

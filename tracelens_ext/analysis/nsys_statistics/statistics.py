@@ -82,7 +82,7 @@ class ClassStatistics:
         return Fraction(self.ranges.time_ns, self.ranges.count)
 
     @property
-    def exposed_ns(self) -> Fraction:
+    def not_hidden_ns(self) -> Fraction:
         """Average time of a range without kernels, ns: NCCL, memory operations and bubbles.
 
         This is an estimate, which assumes one range per iteration and GPU.
@@ -90,7 +90,7 @@ class ClassStatistics:
         return self.range_average_ns - Fraction(self.kernel_total.time_ns, self.divisor)
 
     @property
-    def exposed_total_ns(self) -> Fraction:
+    def not_hidden_total_ns(self) -> Fraction:
         """Time of all ranges without kernels, ns."""
         range_ns = 0 if self.ranges is None else self.ranges.time_ns
         return Fraction(range_ns - self.kernel_total.time_ns)
@@ -109,7 +109,7 @@ class ClassStatistics:
                 f"{counted(self.gpus, 'GPU')}); the "
                 "estimate assumes one range per iteration and GPU"
             )
-        if self.exposed_ns < 0:
+        if self.not_hidden_ns < 0:
             warnings.append(
                 f"the NVTX ranges {tag!r} are shorter than the kernels of an "
                 "iteration: kernels ran at the same time, or outside of the ranges"

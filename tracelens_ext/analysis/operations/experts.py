@@ -59,7 +59,7 @@ def experts_below(tree: CallTree, row: int) -> str:
     token_count = matrices[0].sizes[0]
     expert_count = matrices[1].sizes[1]
     weights = _weights(calls, expert_count)
-    routing = _routing(calls[1:], token_count, expert_count)
+    routing = _find_routing(calls[1:], token_count, expert_count)
     if weights is None or routing is None:
         return ""
     tensors = (weights.first, weights.second, routing.shares, routing.numbers)
@@ -75,7 +75,7 @@ class _Routing(NamedTuple):
     numbers: _Tensor  #: the number of each chosen expert
 
 
-def _routing(
+def _find_routing(
     calls: list[list[_Tensor]], token_count: int, expert_count: int
 ) -> _Routing | None:
     """Return the arguments of the operation that sorts the chosen experts; None without it."""

@@ -258,7 +258,7 @@ def _launched_texts(
         full[group].append({"name": full_name, "stream": stream} | statistics)
         short[group].append(
             {
-                "name": _shortened(full_name),
+                "name": _shortened_name(full_name),
                 "stream": stream,
                 "count": statistics["count"],
                 "mean_duration_us": statistics["mean_duration_us"],
@@ -287,7 +287,7 @@ def _statistics_of_kernels(kernels: Groups) -> Iterator[dict[str, object]]:
         }
 
 
-def _shortened(name: str) -> str:
+def _shortened_name(name: str) -> str:
     """Return a name cut off to the length that short texts allow."""
     if len(name) <= _SHORT_NAME_LENGTH:
         return name

@@ -82,7 +82,7 @@ def find_layers(gpu_events: GpuEvents, steps: Steps) -> list[PhaseLayers]:
                 events=events,
                 begin=begin,
                 end=end,
-                kind=_kinds(gpu_events.name[first_step], blocks),
+                kind=_kinds_of_layers(gpu_events.name[first_step], blocks),
                 busy_ns=_busy_ns(gpu_events, events, blocks),
                 span_ns=_span_ns(gpu_events, events, blocks),
             )
@@ -131,7 +131,7 @@ def _common_steps(
     return np.stack(longest)
 
 
-def _kinds(names: Int64Array, blocks: Sequence[Block]) -> Int64Array:
+def _kinds_of_layers(names: Int64Array, blocks: Sequence[Block]) -> Int64Array:
     """Return a number for each layer, equal for layers with the same kernels, (m,)."""
     numbers: Interner[bytes] = Interner()
     return np.array(
@@ -174,7 +174,7 @@ def _span_ns(
 def layer_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     """Return a row per phase and layer, in order, with the columns of the table `layers`."""
     parts = [_layer_rows(layers) for layers in find_layers(gpu_events, steps)]
-    return _concatenated(parts)
+    return _concatenate_tables(parts)
 
 
 def _layer_rows(layers: PhaseLayers) -> pd.DataFrame:
@@ -195,12 +195,12 @@ def _layer_rows(layers: PhaseLayers) -> pd.DataFrame:
             "min_busy_time_us": busy_us.min(axis=0),
             "max_busy_time_us": busy_us.max(axis=0),
             "span_us": layers.span_ns.mean(axis=0) / NS_PER_US,
-            "odd": _odd(layers.kind, mean_us),
+            "odd": _odd_aspects(layers.kind, mean_us),
         }
     )
 
 
-def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
+def _odd_aspects(kind: Int64Array, busy: Float64Array) -> list[str]:
     """Return what is odd about each layer: its `kernels`, its `time`, or nothing.
 
     Args:
@@ -231,7 +231,7 @@ def layer_kernel_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
         min_layers = min(2, layers_of_kind.max())
         kinds = np.flatnonzero(layers_of_kind >= min_layers).tolist()
         parts += [_layer_kernel_rows(gpu_events, layers, kind) for kind in kinds]
-    return _concatenated(parts)
+    return _concatenate_tables(parts)
 
 
 def _layer_kernel_rows(
@@ -261,7 +261,7 @@ def _layer_kernel_rows(
     return pd.DataFrame(columns)
 
 
-def _concatenated(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _concatenate_tables(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame()
     return pd.concat(parts, ignore_index=True)

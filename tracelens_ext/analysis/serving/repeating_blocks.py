@@ -91,7 +91,7 @@ def repeating_block(
         return choice.block_count, choice.score, -int(choice.begin[0])
 
     begin = max(good_choices, key=preference).begin
-    return _blocks(codes, begin - _equal_names_before(codes, begin))
+    return _blocks_of_layers(codes, begin - _equal_names_before(codes, begin))
 
 
 def _places_of_names(codes: Int64Array) -> list[Int64Array]:
@@ -132,10 +132,10 @@ def _compare_blocks(
         Whether each block is like the main block, and the length of each block.
     """
     blocks = [Block(first, last) for first, last in pairwise(begin.tolist())]
-    repetitions = Counter(_key(codes, block) for block in blocks)
+    repetitions = Counter(_kernels_key(codes, block) for block in blocks)
 
     def kernels_of_repetitions(block: Block) -> int:
-        return repetitions[_key(codes, block)] * block.length
+        return repetitions[_kernels_key(codes, block)] * block.length
 
     main = max(blocks, key=kernels_of_repetitions, default=Block(0, 0))
     if main.length < 2:  # a kernel that repeats directly is not a layer
@@ -146,7 +146,7 @@ def _compare_blocks(
     main_has_attention = attention[main.begin : main.end].any()
     is_alike_by_key: dict[bytes, bool] = {}
     for block in blocks:
-        key = _key(codes, block)
+        key = _kernels_key(codes, block)
         if key in is_alike_by_key:
             continue
         kernels = Counter(codes[block.begin : block.end].tolist())
@@ -154,16 +154,18 @@ def _compare_blocks(
         has_enough = common >= _MIN_COMMON_SHARE * max(block.length, main.length)
         has_attention = attention[block.begin : block.end].any()
         is_alike_by_key[key] = bool(has_enough and has_attention == main_has_attention)
-    is_alike = np.array([is_alike_by_key[_key(codes, block)] for block in blocks])
+    is_alike = np.array(
+        [is_alike_by_key[_kernels_key(codes, block)] for block in blocks]
+    )
     return is_alike, np.array([block.length for block in blocks])
 
 
-def _key(codes: Int64Array, block: Block) -> bytes:
+def _kernels_key(codes: Int64Array, block: Block) -> bytes:
     """Return a key that is equal for blocks of the same kernels."""
     return codes[block.begin : block.end].tobytes()
 
 
-def _blocks(codes: Int64Array, begin: Int64Array) -> list[Block]:
+def _blocks_of_layers(codes: Int64Array, begin: Int64Array) -> list[Block]:
     """Return the block of each layer.
 
     A layer ends where the next one begins. The last layer ends where it stops agreeing with the

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import idle_within, recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of, idle_within
 from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, WARM_UP
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -81,7 +81,7 @@ def _analyzed_parts(
         device: the number of the device.
         is_counted: marks the GPU events of the device that count, (g,).
     """
-    recording = recording_of(gpu_events)
+    recording = coverage_of(gpu_events)
     devices = find_tracks(gpu_events, "device").device
     device_index = int(np.flatnonzero(devices == device)[0])
     parts_of_device = recording.parts[recording.parts["device"] == device_index]
@@ -97,7 +97,7 @@ def _analyzed_parts(
     warm_up = int(set_aside[is_warm_up].sum())
     not_recorded = int(set_aside[~is_warm_up].sum())
     analyzed = max(wall - warm_up - not_recorded, 0)
-    is_analyzed = is_counted & ~recording.set_aside(gpu_events)
+    is_analyzed = is_counted & ~recording.is_set_aside(gpu_events)
     busy = _divided_busy_time(gpu_events, is_analyzed)
     idle = max(analyzed - sum(busy.values()), 0)
     parts = [

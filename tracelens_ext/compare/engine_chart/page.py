@@ -242,7 +242,7 @@ def _hover_texts(
 
 def _summary(run: EngineRun) -> str:
     """Return a sentence about a bar."""
-    return f"{elided(run.label, _WIDE)}: {_in_words(run)}"
+    return f"{elided(run.label, _WIDE)}: {_run_summary(run)}"
 
 
 def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
@@ -270,13 +270,13 @@ def _card(run: EngineRun) -> Card:
     return Card(
         label=f"{elapsed} elapsed",
         value=elided(label, _WIDE),
-        detail=_in_words(run),
+        detail=_run_summary(run),
         color=color,
         full=label,
     )
 
 
-def _in_words(run: EngineRun) -> str:
+def _run_summary(run: EngineRun) -> str:
     """Return the GPU time of a run and its largest category in words."""
     largest = _largest(run)
     largest_name = elided(largest.category, _NARROW)

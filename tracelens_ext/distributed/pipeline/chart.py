@@ -49,7 +49,7 @@ _MAX_ROWS_WITH_ALL_LABELS = 32
 
 def stage_timeline(job: PipelineJob) -> list[Figure]:
     """Return the chart of the stages of the first pipeline; an empty list if there is none."""
-    iterations = _shown_iterations(job)
+    iterations = _first_iterations(job)
     if not iterations:
         return []
     stage_count = iterations[0].schedule.stages
@@ -127,7 +127,7 @@ class _Bars:
         self.stage = np.full(len(intervals.start), stage)
 
 
-def _shown_iterations(job: PipelineJob) -> Sequence[PipelineIteration]:
+def _first_iterations(job: PipelineJob) -> Sequence[PipelineIteration]:
     """Return the first iterations of the first pipeline."""
     if not job.iterations:
         return []

@@ -159,7 +159,7 @@ def iteration_times(
         if len(own_calls) and (own_activity["kind"] == COMPUTATION).any():
             groups = groups_within.get(rank, set())
             recorded_ranks.append(
-                _recorded(
+                _iteration_of_rank(
                     pipeline=pipeline,
                     stage=stage,
                     calls=own_calls,
@@ -175,7 +175,7 @@ def iteration_times(
     unawaited_sends = _unawaited_sends(recorded_ranks)
     times = []
     for rank_iteration in recorded_ranks:
-        parts = _partition(
+        parts = _intervals_by_kind(
             pipeline=pipeline,
             rank=rank_iteration,
             window_start=window_start,
@@ -195,7 +195,7 @@ def iteration_times(
     return times
 
 
-def _recorded(
+def _iteration_of_rank(
     pipeline: Pipeline,
     stage: int,
     calls: pd.DataFrame,
@@ -302,7 +302,7 @@ class _Regions(NamedTuple):
     end: Int64Array
 
 
-def _partition(
+def _intervals_by_kind(
     pipeline: Pipeline,
     rank: _RankIteration,
     window_start: int,
@@ -325,7 +325,7 @@ def _partition(
     kernels = _kernels(rank.calls)
     is_unawaited = ~kernels["receives"] & kernels["is_shape"].isin(unawaited_sends)
     kernels = kernels[~is_unawaited].reset_index(drop=True)
-    regions = _governed(idle, kernels)
+    regions = _regions_of_kernels(idle, kernels)
     transfers = Intervals(start=regions.begin, end=regions.end)
     transfers = transfers.clipped(window_start, window_end)
     first_transfer = _first_transfer(
@@ -367,7 +367,7 @@ def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
     return decisive.drop_duplicates("kernel").reset_index(drop=True)
 
 
-def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
+def _regions_of_kernels(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
     """Return the part of a gap for which each kernel is responsible, (n,).
 
     The kernel that ends last in a gap is responsible for all of its time in the gap. A kernel that

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.analysis.iterations import measurement as measured
 from tracelens_ext.analysis.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.analysis.iterations.named_iterations import named_iterations
@@ -80,7 +80,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     iterations, labels, _ = named_iterations(work.tree, None)
     names = np.array(labels, dtype=object)
     # An iteration with work that is set aside, such as benchmarks of kernels, is not comparable.
-    set_aside = recording_of(work).set_aside(work)
+    set_aside = coverage_of(work).is_set_aside(work)
     iterations_set_aside = iterations.of_gpu[set_aside]
     is_usual = ~np.isin(np.arange(len(names)), iterations_set_aside)
     names_by_wall = slow.by_wall["iteration"].to_numpy(object)

@@ -82,7 +82,7 @@ def write_columns(
     listing = []
     blobs = []
     for name, column in columns.items():
-        encoded = _encoded(column)
+        encoded = _encoded_column(column)
         listing.append([name, encoded.dtype, encoded.stored])
         blobs.append(encoded.data)
     description = json.dumps({"about": about, "columns": listing}, default=asdict)
@@ -112,7 +112,7 @@ class _EncodedColumn(NamedTuple):
     data: bytes | memoryview
 
 
-def _encoded(column: Column) -> _EncodedColumn:
+def _encoded_column(column: Column) -> _EncodedColumn:
     """Return a column in the form in which it is stored.
 
     Raises:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from tracelens_ext.errors import MergedRanksError
@@ -57,6 +57,15 @@ class CacheEntry:
     size: int  #: their size, bytes
     used: float  #: time when they were last used, seconds since 1970
     usable: bool  #: True if the file of the trace has not changed since it was read
+
+
+class _TraceOfEntry(NamedTuple):
+    """The trace that an entry of the cache was read from."""
+
+    path: str
+    is_valid: (
+        bool  #: True if the file of the trace and the reader have not changed since
+    )
 
 
 @dataclass(eq=False)
@@ -259,7 +268,7 @@ class TraceCache:
         """Return the entries of the cache, the most recently used first."""
         entries = []
         for stem, files in cache_folder.cache_files(self.folder).items():
-            path, usable = self._described(stem)
+            path, usable = self._trace_of_entry(stem)
             paths, sizes, used = zip(*files, strict=True)
             entries.append(
                 CacheEntry(
@@ -272,22 +281,24 @@ class TraceCache:
             )
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
-    def _described(self, stem: str) -> tuple[str, bool]:
+    def _trace_of_entry(self, stem: str) -> _TraceOfEntry:
         """Return the path of the trace of an entry, and whether the entry is still valid."""
         path = "(damaged)"
         try:
             # An entry may have only a conversion, if the trace is too small to keep.
-            parts = [
-                self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)
-            ]
-            about = columns_file.read_about(next(filter(Path.exists, parts), parts[0]))
+            file = self.folder / f"{stem}.{_TRACE}.columns"
+            conversion = self.folder / f"{stem}.{_CONVERSION}.columns"
+            if not file.exists() and conversion.exists():
+                file = conversion
+            about = columns_file.read_about(file)
             path = str(about["path"])
-            same_reader = about.get("reader", reader_version()) == reader_version()
-            return path, same_reader and cache_folder.identity_of(Path(path)) == about[
-                "identity"
-            ]
+            current_reader = reader_version()
+            if about.get("reader", current_reader) != current_reader:
+                return _TraceOfEntry(path, is_valid=False)
+            identity = cache_folder.identity_of(Path(path))
+            return _TraceOfEntry(path, is_valid=identity == about["identity"])
         except (OSError, KeyError, TypeError, ValueError):
-            return path, False
+            return _TraceOfEntry(path, is_valid=False)
 
     def clear(self) -> tuple[int, int]:
         """Remove all traces; return their number and their size in bytes."""

@@ -37,7 +37,9 @@ _MOST_DIGITS = 20
 
 def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
     """Return JSON values (also `1e3` and `"12"`) as integers; `MISSING` for all others."""
-    return np.array([_scaled(bytes(token), 0) for token in tokens], dtype=np.int64)
+    return np.array(
+        [_scaled_number(bytes(token), 0) for token in tokens], dtype=np.int64
+    )
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
@@ -45,10 +47,12 @@ def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
 
     The result is `MISSING_NS` for values that are not numbers or do not fit in 64 bits.
     """
-    return np.array([_scaled(bytes(token), 3) for token in tokens], dtype=np.int64)
+    return np.array(
+        [_scaled_number(bytes(token), 3) for token in tokens], dtype=np.int64
+    )
 
 
-def _scaled(token: bytes, decimals: int) -> int:
+def _scaled_number(token: bytes, decimals: int) -> int:
     """Return the number that a JSON value is, times ten to the power of `decimals`, rounded.
 
     The result is `MISSING`, scaled in the same way, if the value is not a number or too large. With

@@ -228,12 +228,12 @@ class ExportTable:
     read_once: bool = True
 
 
-def _named(prefix: str, *names: str) -> dict[str, str]:
+def _columns_with_prefix(prefix: str, *names: str) -> dict[str, str]:
     """Return columns of a table and of events with the same names, apart from a prefix."""
     return {name: f"{prefix}.{name}" for name in names}
 
 
-_ON_GPU = _named(
+_ON_GPU = _columns_with_prefix(
     "gpu", "start", "end", "deviceId", "streamId", "correlationId", "globalPid"
 )
 
@@ -279,7 +279,7 @@ TABLES: Final = (
     ExportTable(
         name="CUPTI_ACTIVITY_KIND_RUNTIME",
         rows=_calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
-        numbers=_named(
+        numbers=_columns_with_prefix(
             "call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"
         ),
     ),
@@ -287,7 +287,7 @@ TABLES: Final = (
         name="CUPTI_ACTIVITY_KIND_KERNEL",
         rows=_work_of(Kind.KERNEL),
         numbers=_ON_GPU
-        | _named(
+        | _columns_with_prefix(
             "kernel",
             "demangledName",
             "shortName",
@@ -296,17 +296,18 @@ TABLES: Final = (
             "gridY",
             "gridZ",
         )
-        | _named("kernel", "staticSharedMemory", "dynamicSharedMemory"),
+        | _columns_with_prefix("kernel", "staticSharedMemory", "dynamicSharedMemory"),
     ),
     ExportTable(
         name="CUPTI_ACTIVITY_KIND_MEMCPY",
         rows=_work_of(Kind.MEMORY, Activity.COPY),
-        numbers=_ON_GPU | _named("copy", "bytes", "copyKind", "srcKind", "dstKind"),
+        numbers=_ON_GPU
+        | _columns_with_prefix("copy", "bytes", "copyKind", "srcKind", "dstKind"),
     ),
     ExportTable(
         name="CUPTI_ACTIVITY_KIND_MEMSET",
         rows=_work_of(Kind.MEMORY, Activity.SET),
-        numbers=_ON_GPU | _named("set", "bytes"),
+        numbers=_ON_GPU | _columns_with_prefix("set", "bytes"),
     ),
     ExportTable(
         name="CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
@@ -316,9 +317,11 @@ TABLES: Final = (
     ExportTable(
         name="NVTX_EVENTS",
         rows=_events_of(*NVTX_KINDS),
-        numbers=_named("nvtx", "start", "end", "globalTid", "domainId", "textId")
+        numbers=_columns_with_prefix(
+            "nvtx", "start", "end", "globalTid", "domainId", "textId"
+        )
         | {"eventType": "kind"},
-        texts=_named("nvtx", "text"),
+        texts=_columns_with_prefix("nvtx", "text"),
     ),
     ExportTable(
         name="OSRT_API",
@@ -333,15 +336,15 @@ TABLES: Final = (
     ExportTable(
         name="PROCESSES",
         rows=_events_of(Kind.PROCESS),
-        numbers=_named("process", "globalPid"),
-        texts=_named("process", "program", "name"),
+        numbers=_columns_with_prefix("process", "globalPid"),
+        texts=_columns_with_prefix("process", "program", "name"),
         read_once=False,
     ),
     ExportTable(
         name="DIAGNOSTIC_EVENT",
         rows=_severe,
-        numbers=_named("diagnostic", "severity"),
-        texts=_named("diagnostic", "text"),
+        numbers=_columns_with_prefix("diagnostic", "severity"),
+        texts=_columns_with_prefix("diagnostic", "text"),
         read_once=False,
     ),
 )

@@ -462,7 +462,7 @@ class NsysReportTables(Tables):
                         self._version = tuple(int(n) for n in version[0].split(".")[:2])
         except DamagedMessageError:
             return  # no event depends on the version
-        texts = {"name": _encoded(facts), "value": _encoded(facts.values())}
+        texts = {"name": _encoded_texts(facts), "value": _encoded_texts(facts.values())}
         self._add(_META_DATA, len(facts), {}, texts)
 
     # The methods of `Tables`, which the code that makes the trace calls.
@@ -476,7 +476,7 @@ class NsysReportTables(Tables):
     ) -> Iterator[dict[str, Int64Array]]:
         """Yield columns of whole numbers in chunks of rows, in the order of the table."""
         is_last_use = table in self._read_once and where is None
-        for parts in _grouped(self._parts.get(table, [])):
+        for parts in _groups_of_parts(self._parts.get(table, [])):
             rows_of_part = [part.matching_rows(where) for part in parts]
             if any(len(rows) for rows in rows_of_part):
                 chunk = {}
@@ -614,7 +614,7 @@ def _nested_messages(
             yield part
 
 
-def _encoded(texts: Iterable[str]) -> _Texts:
+def _encoded_texts(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
     lengths = [len(text) for text in encoded]
     return _Texts(
@@ -623,7 +623,7 @@ def _encoded(texts: Iterable[str]) -> _Texts:
     )
 
 
-def _grouped(parts: list[_TablePart]) -> Iterator[list[_TablePart]]:
+def _groups_of_parts(parts: list[_TablePart]) -> Iterator[list[_TablePart]]:
     """Yield consecutive parts in groups of at least `_ROWS_AT_ONCE` rows; the last may be less."""
     group: list[_TablePart] = []
     count = 0

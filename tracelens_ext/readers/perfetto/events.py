@@ -335,12 +335,7 @@ class Events:
             state=state,
             rows=rows,
         )
-        event, start, end = fields.contents(_TrackEventField.SUBMISSION)
-        if len(event):
-            extension = fields_of(self._data, start, end)
-            is_id = extension.key == _SUBMISSION_ID
-            call = self.count + event[extension.message[is_id]]
-            self._submissions.add(call=call, id=extension.value[is_id])
+        self._add_submissions(fields)
         event, start, end = fields.contents(_TrackEventField.ANNOTATIONS)
         self._add_annotations(event=event, state=state[event], start=start, end=end)
         self._add(
@@ -351,6 +346,15 @@ class Events:
             name=name,
             category=category,
         )
+
+    def _add_submissions(self, fields: Fields) -> None:
+        """Keep the ids of submissions that `TrackEvent`s have, before the events are added."""
+        event, start, end = fields.contents(_TrackEventField.SUBMISSION)
+        if len(event):
+            extension = fields_of(self._data, start, end)
+            is_id = extension.key == _SUBMISSION_ID
+            call = self.count + event[extension.message[is_id]]
+            self._submissions.add(call=call, id=extension.value[is_id])
 
     def _tracks_of(self, track: Int64Array, state: Int64Array) -> Int64Array:
         """Return the track of each event, (m,): its own, or the default track if that is 0."""
