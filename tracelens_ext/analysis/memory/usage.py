@@ -181,8 +181,9 @@ def _nullable(values: Int64Array) -> pd.api.extensions.ExtensionArray:
 def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
     """Return by how much the level of each device changes per finished iteration, on average.
 
-    The level at the end of an iteration is that after the last event before its end. With fewer
-    than two such levels, the change of a device is missing.
+    The iterations of a device are those of the process of its first event: each device is assumed
+    to be used by a single process. The level at the end of an iteration is that after the last
+    event before its end. With fewer than two such levels, the change of a device is missing.
     """
     events = memory.events
     iterations = memory.iterations

@@ -277,31 +277,20 @@ class StatisticReport:
     def __init__(self, statistics: ClassStatistics) -> None:
         self.statistics = statistics
 
-        def numbers(line: Line) -> list[float]:
-            time_ms = line.time_ns / _NS_PER_MS
-            return [
-                time_ms / statistics.divisor,
-                line.per_iteration,
-                time_ms,
-                line.instances,
-            ]
+        divisor = statistics.divisor
+        kernels = _figures(statistics.kernel_total, divisor)
+        self.kernel_statistic_table = _statistic_table(statistics.kernels, divisor)
+        self.kernel_total_time_per_iter = kernels.time_per_iteration_ms
+        self.kernel_total_instancess_per_iter = kernels.instances_per_iteration
+        self.kernel_total_time = kernels.time_ms
+        self.kernel_total_instances = kernels.instances
 
-        def table(lines: Sequence[Line]) -> dict[str, list[float]]:
-            return {line.name: numbers(line) for line in lines}
-
-        kernels = numbers(statistics.kernel_total)
-        self.kernel_statistic_table = table(statistics.kernels)
-        self.kernel_total_time_per_iter = kernels[0]
-        self.kernel_total_instancess_per_iter = kernels[1]
-        self.kernel_total_time = kernels[2]
-        self.kernel_total_instances = kernels[3]
-
-        nccl = numbers(statistics.nccl_total)
-        self.nccl_statistic_table = table(statistics.nccl)
-        self.nccl_total_time_per_iter = nccl[0]
-        self.nccl_total_kernels_per_iter = nccl[1]
-        self.nccl_total_time = nccl[2]
-        self.nccl_total_kernels = nccl[3]
+        nccl = _figures(statistics.nccl_total, divisor)
+        self.nccl_statistic_table = _statistic_table(statistics.nccl, divisor)
+        self.nccl_total_time_per_iter = nccl.time_per_iteration_ms
+        self.nccl_total_kernels_per_iter = nccl.instances_per_iteration
+        self.nccl_total_time = nccl.time_ms
+        self.nccl_total_kernels = nccl.instances
 
         self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
         self.nvtx_total_range_time = 0.0
@@ -312,7 +301,7 @@ class StatisticReport:
 
         self.mem_statistic_table: dict[str, list[float]] | None = None
         if statistics.memory is not None:
-            self.mem_statistic_table = table(statistics.memory)
+            self.mem_statistic_table = _statistic_table(statistics.memory, divisor)
 
     def __repr__(self) -> str:
         return short_repr("StatisticReport", self.text())
@@ -336,6 +325,36 @@ class StatisticReport:
         (file or sys.stdout).write(self.text(title))
 
 
+class _Figures(NamedTuple):
+    """The numbers of a row of a statistic table, in its order."""
+
+    time_per_iteration_ms: float
+    instances_per_iteration: float
+    time_ms: float
+    instances: float
+
+
+def _figures(line: Line, divisor: int) -> _Figures:
+    """Return the numbers of a line.
+
+    Args:
+        line: a class, collective or kind of operation.
+        divisor: the number of iterations of all GPUs.
+    """
+    time_ms = line.time_ns / _NS_PER_MS
+    return _Figures(
+        time_per_iteration_ms=time_ms / divisor,
+        instances_per_iteration=line.per_iteration,
+        time_ms=time_ms,
+        instances=line.instances,
+    )
+
+
+def _statistic_table(lines: Sequence[Line], divisor: int) -> dict[str, list[float]]:
+    """Return the numbers of each line by its name."""
+    return {line.name: list(_figures(line, divisor)) for line in lines}
+
+
 def _add_header(
     table: TableSource, title_of_column: Mapping[int, str], first_other_title: str = ""
 ) -> list[list[Any]]:
@@ -350,15 +369,14 @@ def _add_header(
     """
     rows = _rows(table)
     width = max(map(len, rows), default=0)
-    remaining_titles = [first_other_title] if first_other_title else []
     header = []
+    other_columns = []
     for index in range(width):
-        if index in title_of_column:
-            header.append(title_of_column[index])
-        elif remaining_titles:
-            header.append(remaining_titles.pop())
-        else:
-            header.append(f"column {index}")
+        if index not in title_of_column:
+            other_columns.append(index)
+        header.append(title_of_column.get(index, f"column {index}"))
+    if first_other_title and other_columns:
+        header[other_columns[0]] = first_other_title
     return [header] + rows
 
 
