@@ -454,8 +454,8 @@ class TreePerfAnalyzer(TableMethods):
         With `detail` also `op category`, `streams` and `% of total time`.
         """
         if detail:
-            return kernels.kernel_detail(self.gpu_events)
-        return kernels.kernel_summary(self.gpu_events)
+            return kernels.detailed_time_by_operation_and_kernel(self.gpu_events)
+        return kernels.time_by_operation_and_kernel(self.gpu_events)
 
     def get_df_kernels(
         self,

@@ -15,8 +15,8 @@ from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.kernels.kernels import (
     _operations_of_kernels,
-    kernel_category_summary,
-    reference_kernel_summary,
+    time_by_operation_and_category,
+    tracelens_kernel_summary,
 )
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.errors import UsageError
@@ -216,7 +216,7 @@ def test_category_summary_orders_operations_by_their_time() -> None:
 
 def test_category_summary_needs_categories() -> None:
     with pytest.raises(UsageError, match="categories are turned off"):
-        kernel_category_summary(plain(mixed_trace()).gpu_events)
+        time_by_operation_and_category(plain(mixed_trace()).gpu_events)
 
 
 # A row per GPU event.
@@ -301,7 +301,7 @@ def test_tables_of_a_trace_without_gpu_events_are_empty() -> None:
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
         analyzer.get_df_kernels(launcher_detail=True),
-        reference_kernel_summary(analyzer.work),
+        tracelens_kernel_summary(analyzer.work),
     ):
         assert frame.empty
     assert "launch" in analyzer.get_df_kernels(launcher_detail=True)
@@ -317,7 +317,7 @@ def test_gpu_events_of_a_trace_without_host_events_are_unlinked() -> None:
     frame = analyzer.get_df_kernels(launcher_detail=True)
     assert frame["launch"].isna().all()
     assert frame["Parent cpu_op"].tolist() == [""]
-    assert "Parent cpu_op" not in reference_kernel_summary(analyzer.work)
+    assert "Parent cpu_op" not in tracelens_kernel_summary(analyzer.work)
 
 
 def test_shares_of_a_total_of_zero_are_zero() -> None:
@@ -335,7 +335,7 @@ def test_shares_of_a_total_of_zero_are_zero() -> None:
 
 def test_the_reference_summary_groups_kernels_by_operation_and_stream() -> None:
     gpu_events = plain(mixed_trace()).gpu_events
-    frame = reference_kernel_summary(gpu_events).drop(columns="Parent op category")
+    frame = tracelens_kernel_summary(gpu_events).drop(columns="Parent op category")
     assert list(frame.columns) == [
         "Parent cpu_op",
         "Kernel name",
@@ -368,7 +368,7 @@ def test_the_reference_summary_has_the_category_of_the_operation() -> None:
     maker.kernel("unlinked", 120, 3)
     maker.op("around a graph", 10, 20)
     maker.launched("in both", 130, 2, correlation=4, at=12, api="cudaGraphLaunch")
-    frame = reference_kernel_summary(categorized(maker).work)
+    frame = tracelens_kernel_summary(categorized(maker).work)
     assert records(frame, "Kernel name", "Parent op category", "Parent cpu_op") == [
         ("in a graph", "graph", "hipGraphLaunch"),
         ("by itself", "runtime", "cudaLaunchKernel"),
@@ -461,6 +461,6 @@ def test_tables_agree_with_a_loop_over_the_events(events: list[LaunchedEvent]) -
     one_by_one = analyzer.get_df_kernels()
     assert len(one_by_one) == len(events)
     assert round(one_by_one["duration_us"].sum() * 1000) == everything
-    reference = reference_kernel_summary(analyzer.gpu_events)
+    reference = tracelens_kernel_summary(analyzer.gpu_events)
     kernel_count = sum(number for key, number in count.items() if key[2] == "kernel")
     assert reference["Kernel duration (µs)_count"].sum() == kernel_count

@@ -137,7 +137,7 @@ with tracelens_ext.record("out") as recording:
     recording.step()
 """
     output = run(tmp_path, kind, program)
-    assert "nothing was recorded" in output
+    assert "nothing was recorded: the block ended after 1 call of step()" in output
     assert recorded(tmp_path).files == []
 
 

@@ -115,10 +115,12 @@ def module_stacks(
     frames = find_module_frames(gpu_events)
     paths, labels = frames.paths(gpu_events.trace, instances=True)
     path_of_gpu = _path_of_gpu(frames, paths)
+
     path_of_launcher = np.full(len(names), NONE, dtype=np.int64)
     # A launcher's events are assigned from the last to the first, so the first one stays.
     last_to_first = np.flatnonzero(launcher_of_gpu != NONE)[::-1]
     path_of_launcher[launcher_of_gpu[last_to_first]] = path_of_gpu[last_to_first]
+
     modules_of_path = _modules_of_paths(paths, labels)
     innermost_classes = []
     stacks = []
@@ -211,7 +213,8 @@ def _nest_recorded(
     Args:
         trace: the trace.
         modules: the module frames.
-        located_rows: other events, whose frame is determined.
+        located_rows: the other events to nest: launches and forward operations. The result has the
+            frame around each of them, but not around any further event.
     """
     rows = np.concatenate((modules, located_rows))
     # If a frame and another event have equal times, the frame is the parent.
@@ -225,7 +228,8 @@ def _nest_recorded(
         childless=is_leaf,
     )
     is_module = rank[nesting.order] == 0
-    frame_around = _frame_around(nesting.parent, is_module, 0)
+    frame_around = _frame_around(nesting.parent, is_module, first_index=0)
+    # Both `ROOT` and `NONE` are -1, so an event without a frame around it gets `NONE`.
     frame_of_row = np.full(len(trace), NONE, dtype=np.int64)
     frame_of_row[rows[nesting.order]] = frame_around
     return _NestedFrames(
@@ -264,9 +268,9 @@ def _frame_around(
     """Return the index of the module frame above each node of a forest, `ROOT` without one.
 
     Args:
-        parent: the parent of each node, (m,).
+        parent: the parent of each node, `ROOT` for a root, (m,).
         is_module: marks the nodes that are module frames, (m,).
-        first_index: the index of the first of these frames.
+        first_index: the index of the first module frame; the others follow in order.
     """
     index = np.full(len(is_module), ROOT, dtype=np.int64)
     index[is_module] = first_index + np.arange(is_module.sum())
@@ -304,30 +308,33 @@ def module_paths(
         parent: the index of the module frame around each frame, `ROOT` without one, (m,).
         instances: True for paths of modules, False for paths of their classes.
     """
-    names, codes = np.unique(trace.name[rows], return_inverse=True)
-    labels = [trace.names[code].removeprefix(MODULE_PREFIX) for code in names.tolist()]
+    name_codes, label_of_frame = np.unique(trace.name[rows], return_inverse=True)
+    names = [trace.names[code] for code in name_codes.tolist()]
+    labels = [name.removeprefix(MODULE_PREFIX) for name in names]
     if not instances:
-        labels, codes = _class_names(labels, codes)
-    return find_paths(parent, codes), labels
+        labels, label_of_frame = _class_names(labels, label_of_frame)
+    return find_paths(parent, label_of_frame), labels
 
 
-def _class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
-    """Return the classes of modules, and the class of each code.
+def _class_names(
+    labels: list[str], label_of_frame: Int64Array
+) -> tuple[list[str], Int64Array]:
+    """Return the classes of modules, and the class of each module frame.
 
     Args:
         labels: the names of modules.
-        codes: indices into `labels`, (n,).
+        label_of_frame: index into `labels` of each module frame, (m,).
 
     Returns:
-        The distinct classes, and indices into them, (n,).
+        The distinct classes, and the index of the class of each module frame, (m,).
     """
     code_of_class: dict[str, int] = {}
     class_of_label = []
     for label in labels:
         code = code_of_class.setdefault(_class_name(label), len(code_of_class))
         class_of_label.append(code)
-    class_codes = np.array(class_of_label, dtype=np.int64)[codes]
-    return list(code_of_class), class_codes
+    class_of_frame = np.array(class_of_label, dtype=np.int64)[label_of_frame]
+    return list(code_of_class), class_of_frame
 
 
 def _class_name(module: str) -> str:

@@ -21,7 +21,7 @@ from tracelens_ext.recorder.hook.process_file import TRACE_SUFFIX, compress
 from tracelens_ext.recorder.hook.ranks import group_size, process_rank
 from tracelens_ext.recorder.hook.recording import Recording
 from tracelens_ext.report.tables.units import FIRST_FACTS
-from tracelens_ext.text import encodable, ms_text
+from tracelens_ext.text import counted, encodable, ms_text
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Findings
@@ -79,17 +79,17 @@ class record:  # noqa: N801  # it is called like a function
     `skip=0, warmup=0`, the block need not call `step()`; then the whole block is recorded.
 
     Args:
-        folder: The folder for trace and report.
-        skip: Number of iterations to skip first.
-        warmup: Number of iterations in which the profiler warms up.
-        steps: Number of iterations to record.
-        stacks: Record Python stacks.
-        memory: Record memory allocations.
-        quiet: Print nothing.
+        folder: the folder for trace and report.
+        skip: number of iterations to skip first.
+        warmup: number of iterations in which the profiler warms up.
+        steps: number of iterations to record.
+        stacks: record Python stacks.
+        memory: record memory allocations.
+        quiet: print nothing.
 
     Raises:
         UsageError: PyTorch is not installed, another profiler is active, or a number is negative.
-        OutputError: The folder or the trace cannot be written.
+        OutputError: the folder or the trace cannot be written.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class record:  # noqa: N801  # it is called like a function
                 "skip and warmup must not be negative, and steps at least 1"
             )
         self.folder = Path(folder)
-        self.trace_path: Path | None = None  #: path of the trace, once it is written
-        self.result: RecordedReport | None = (
-            None  #: the report, once the block has ended
-        )
+        #: path of the trace, once it is written
+        self.trace_path: Path | None = None
+        #: the trace and its report, once the block has ended
+        self.result: RecordedReport | None = None
         self._quiet = quiet
         self._options = Options(
             skip=skip,
@@ -126,10 +126,11 @@ class record:  # noqa: N801  # it is called like a function
             memory_snapshot=False,
         )
         self._torch = _imported_torch()
+        #: the profiler; None until the skipped iterations have ended
         self._recording: Recording | None = None
-        self._is_over = False
+        self._is_over = False  #: True once the profiler has stopped for good
         self._iterations = 0  #: number of iterations that have ended
-        self._ended_at: list[float] = []  #: when each of them ended, s
+        self._ended_at: list[float] = []  #: when each iteration ended, s
 
     @property
     def _first_recorded(self) -> int:
@@ -169,7 +170,12 @@ class record:  # noqa: N801  # it is called like a function
             self._say([_failure_line(problem, self.trace_path)])
 
     def _advance(self) -> None:
-        """Prepare the profiler, start it, or mark the next iteration, if it is time to do so."""
+        """Do what is due before the next iteration.
+
+        The first `skip` iterations go by without a profiler. It is prepared before the `warmup`
+        iterations, and started before the first iteration to record. From then on, each iteration
+        is marked.
+        """
         if self._recording is None and self._iterations >= self._options.skip:
             self._recording = self._prepare()
         recording = self._recording
@@ -231,9 +237,10 @@ class record:  # noqa: N801  # it is called like a function
         """Return a sentence that explains why there is no trace."""
         skip = self._options.skip
         warmup = self._options.warmup
+        calls = counted(self._iterations, "call")
         return (
-            f"nothing was recorded: the block ended after {self._iterations} calls of step(), and"
-            f" the recording begins after {self._first_recorded} (skip={skip}, warmup={warmup});"
+            f"nothing was recorded: the block ended after {calls} of step(), and the"
+            f" recording begins after {self._first_recorded} (skip={skip}, warmup={warmup});"
             " call step() after each iteration, or record earlier with skip=0, warmup=0"
         )
 
@@ -252,7 +259,7 @@ def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
     ...              on_trace_ready=tracelens_ext.trace_handler("run1")) as profiler:
 
     Args:
-        folder: The folder for trace and report.
+        folder: the folder for trace and report.
     """
     target = Path(folder)
 
@@ -279,19 +286,19 @@ def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN40
 
     Args:
         torch: PyTorch.
-        folder: The folder for the trace.
-        profiler: A profiler of PyTorch that has stopped, or a `Recording`.
+        folder: the folder for the trace.
+        profiler: a profiler of PyTorch that has stopped, or a `Recording`.
 
     Raises:
-        OutputError: The trace cannot be written into the folder.
+        OutputError: the trace cannot be written into the folder.
     """
     rank = process_rank(torch) or 0
     if isinstance(profiler, Recording):
         export = profiler.export
-        unfinished = profiler.current
+        unfinished_iteration = profiler.current
     else:
         export = profiler.export_chrome_trace
-        unfinished = None
+        unfinished_iteration = None
     target = _first_free(folder, f"rank{rank}", TRACE_SUFFIX)
     try:
         with tempfile.TemporaryDirectory(
@@ -300,7 +307,7 @@ def write_trace(torch: Any, folder: Path, profiler: Any) -> Path:  # noqa: ANN40
             plain = Path(scratch) / "trace.json"
             packed = Path(scratch) / "trace.json.gz"
             export(str(plain))
-            compress(str(plain), str(packed), unfinished)
+            compress(str(plain), str(packed), unfinished_iteration)
             packed.replace(target)
     except OSError as error:
         raise OutputError(
@@ -314,7 +321,7 @@ def report_on(trace_path: Path) -> RecordedReport:
     """Analyze a trace, and write its report into the same folder.
 
     Raises:
-        TracelensError: The trace cannot be analyzed, or the report cannot be written.
+        TracelensError: the trace cannot be analyzed, or the report cannot be written.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report

@@ -30,22 +30,29 @@ from tracelens_ext.trace.grouping import (
 )
 from tracelens_ext.trace.lookup import values_at
 
+#: The category of GPU time that is set aside: benchmarks of autotuning, and impossible events.
+NOT_ANALYZED: Final = "(not analyzed)"
+#: Largest number of operations that are named for a kernel.
 _MAX_OPERATIONS_SHOWN = 3
 
 
-class _Summary(NamedTuple):
+class _OperationsAndKernels(NamedTuple):
     """GPU events grouped by operation and kernel."""
 
     frame: pd.DataFrame  #: a row per group
     groups: Groups
 
 
-def kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+def time_by_operation_and_kernel(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return GPU time by operation and kernel, longest total first; every GPU event counts."""
-    return _summary(gpu_events).frame
+    return _group_by_operation_and_kernel(gpu_events).frame
 
 
-def _summary(gpu_events: GpuEvents) -> _Summary:
+def _group_by_operation_and_kernel(gpu_events: GpuEvents) -> _OperationsAndKernels:
+    """Group the GPU events by operation, category, kernel and kind, longest total first.
+
+    If some events are recomputation, they have groups and a column (`is_recompute`) of their own.
+    """
     is_recomputed = recomputed(gpu_events)
     has_recomputed = bool(is_recomputed.any())
     keys: dict[str, tuple[IntArray, Sequence[str]]] = {
@@ -64,14 +71,20 @@ def _summary(gpu_events: GpuEvents) -> _Summary:
     )
     total_ns = int(gpu_events.duration.sum())
     columns["% of GPU time"] = percent(groups.total, total_ns)
-    columns["kind"] = columns.pop("kind")
-    return _Summary(pd.DataFrame(columns), groups)
+    frame = pd.DataFrame(columns)
+    return _OperationsAndKernels(_with_kind_last(frame), groups)
 
 
-def kernel_names(gpu_events: GpuEvents) -> pd.DataFrame:
+def _with_kind_last(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose key column `kind` comes after the figures."""
+    other_columns = [name for name in frame.columns if name != "kind"]
+    return frame[other_columns + ["kind"]]
+
+
+def time_by_kernel(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return GPU time by kernel, longest first, with the columns of the sheet `kernels`."""
     key = ["kernel_name", "kind"]
-    summary = kernel_summary(gpu_events)
+    summary = time_by_operation_and_kernel(gpu_events)
     aggregations = {
         "total_time_ms": "sum",
         "% of GPU time": "sum",
@@ -126,9 +139,12 @@ def _largest_operations(operations: pd.Series[str]) -> str:
     return text
 
 
-def kernel_detail(gpu_events: GpuEvents) -> pd.DataFrame:
-    """Return `kernel_summary` with the additional columns of TraceLens's sheet of kernels."""
-    frame, groups = _summary(gpu_events)
+def detailed_time_by_operation_and_kernel(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return `time_by_operation_and_kernel` with more columns, which TraceLens has, too.
+
+    They are `op category`, `streams` and `% of total time`.
+    """
+    frame, groups = _group_by_operation_and_kernel(gpu_events)
     category = _parent_op_category(gpu_events)
     stream = gpu_events.trace.stream
     known_streams = np.unique(stream[stream >= 0])
@@ -144,10 +160,6 @@ def kernel_detail(gpu_events: GpuEvents) -> pd.DataFrame:
     total_ns = total_time_ns(gpu_events)
     frame["% of total time"] = percent(groups.total, total_ns)
     return frame
-
-
-#: The category of GPU time that is set aside: benchmarks of autotuning, and impossible events.
-NOT_ANALYZED: Final = "(not analyzed)"
 
 
 def gpu_time_by_category(gpu_events: GpuEvents) -> pd.DataFrame:
@@ -172,7 +184,7 @@ def gpu_time_by_category(gpu_events: GpuEvents) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def kernel_category_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+def time_by_operation_and_category(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return GPU time by operation and category; every GPU event counts.
 
     Operations and the categories within them are sorted by time, longest first.
@@ -193,12 +205,12 @@ def kernel_category_summary(gpu_events: GpuEvents) -> pd.DataFrame:
     columns |= groups.figures("count", "total_time_ms")
     columns["% of cpu_op time"] = percent(groups.total, op_total)
     columns["% of GPU time"] = percent(groups.total, int(gpu_events.duration.sum()))
-    columns["kind"] = columns.pop("kind")
     order = np.lexsort((-groups.total, op_of_group, -op_total))
-    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    return _with_kind_last(frame)
 
 
-def reference_kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+def tracelens_kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the sheet `kernel_summary` with TraceLens's columns; only kernels count."""
     kernels = np.flatnonzero(gpu_events.is_kernel)
     streams, stream = np.unique(gpu_events.trace.stream, return_inverse=True)
@@ -211,7 +223,9 @@ def reference_kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
         "Kernel stream": (stream, [str(number) for number in streams]),
     }
     columns, groups = group_by_labels(keys, gpu_events.duration, kernels)
-    if not gpu_events.trace.count_of(*gpu_events.trace.operation_kinds):
+    has_operations = gpu_events.trace.count_of(*gpu_events.trace.operation_kinds)
+    if not has_operations:
+        # Without recorded operations, no GPU event has a parent.
         del columns["Parent cpu_op"]
     microseconds = groups.total / NS_PER_US
     kernel_time = int(gpu_events.duration[kernels].sum())
@@ -235,7 +249,7 @@ def _parent_op_category(gpu_events: GpuEvents) -> OpCategories:
     is empty for an event without a launch.
 
     Returns:
-        A code for each GPU event, (g,), and the labels of the codes.
+        The categories, whose codes have the shape (g,).
     """
     linked = gpu_events.tree.linked
     op_of_linked = gpu_events.tree.op_of_gpu[linked]

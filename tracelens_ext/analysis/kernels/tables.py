@@ -57,12 +57,15 @@ KERNELS_WANTED = Condition(
 
 def _kernels(context: AnalysisContext) -> pd.DataFrame:
     """GPU time by kernel."""
-    return _as_described(KERNELS, kernels.kernel_names(context.gpu_events))
+    return _as_described(KERNELS, kernels.time_by_kernel(context.gpu_events))
 
 
 def _kernels_by_category(context: AnalysisContext) -> pd.DataFrame:
     """GPU time by operation, category and kernel."""
-    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(context.gpu_events))
+    return _as_described(
+        KERNELS_BY_CATEGORY,
+        kernels.detailed_time_by_operation_and_kernel(context.gpu_events),
+    )
 
 
 # Columns that several tables have. `count` to `max_time_us` describe the GPU events of a row.
@@ -183,7 +186,7 @@ KERNEL_CATEGORIES = Table(
         _PERCENT_OF_GPU_TIME,
         _KIND,
     ],
-    build=of_gpu_events(kernels.kernel_category_summary),
+    build=of_gpu_events(kernels.time_by_operation_and_category),
     requires=[GPU_EVENTS, CATEGORIES],
     analyzer_call="get_df_kernel_category_summary()",
     charts=[
@@ -292,7 +295,7 @@ KERNEL_SUMMARY = Table(
             "summed over the devices",
         ),
     ],
-    build=of_gpu_events(kernels.reference_kernel_summary),
+    build=of_gpu_events(kernels.tracelens_kernel_summary),
     enabled_by="kernel_summary",
     analyzer_call='table("kernel_summary")',
     charts=[

@@ -52,6 +52,8 @@ _SEGMENT_ACTIONS: Final = {
 }
 #: States of blocks that are in use.
 _HELD_STATES: Final = frozenset({"active_allocated", "active_pending_free"})
+#: Columns that identify a block: an address may be in use on several devices.
+_BLOCK_KEY: Final = ["device", "address"]
 #: Files of packages and of Python's own library, which are not the user's program.
 _LIBRARY_FILE: Final = re.compile(
     r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]"
@@ -118,8 +120,8 @@ class Snapshot:
     dropped: int
 
 
-def is_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file may be a pickle, by its name or its first bytes.
+def may_be_snapshot(path: str | os.PathLike[str]) -> bool:
+    """Return True if a file may be a snapshot: its name or its first bytes are those of a pickle.
 
     Only regular files are opened. Opening a pipe would wait for a writer, and the bytes that are
     read from a pipe are gone.
@@ -192,10 +194,11 @@ def _snapshot_of(path: str, content: dict[str, Any]) -> Snapshot:
     has_address = all_events["address"] >= 0
     has_time = all_events["time"].abs() < _MOST_TIME
     is_usable = has_size & has_address & has_time
+    code_of_before = frames.labels[BEFORE]  # gives the label a code if it has none
     events = _with_older_allocations(
         events=all_events[is_usable],
         held_blocks=held_blocks,
-        before_code=frames.labels[BEFORE],
+        before_code=code_of_before,
     )
     is_recorded = events["recorded"].to_numpy(dtype=bool)
     time_ns = events["time"].to_numpy() * _NS_PER_US
@@ -223,6 +226,7 @@ def _held_blocks(
     """Return the blocks that are in use at the end."""
     held_blocks = []
     for segment in segments:
+        # The blocks of a segment follow one another, which gives blocks without an address theirs.
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] in _HELD_STATES:
@@ -259,8 +263,8 @@ def _allocations_and_frees(
                     is_free=is_free,
                 )
             )
-    frame = pd.DataFrame(events, columns=list(_Event._fields), dtype=np.int64)
-    return frame.astype({"is_free": bool})
+    table = pd.DataFrame(events, columns=list(_Event._fields), dtype=np.int64)
+    return table.astype({"is_free": bool})
 
 
 def _segment_changes(device_traces: Sequence[Any], start_ns: int) -> pd.DataFrame:
@@ -287,14 +291,31 @@ def _with_older_allocations(
     * blocks that are freed without having been allocated, whose frame gets `before_code`;
     * blocks in use at the end that no event allocates, whose frame the file has.
     """
-    block = ["device", "address"]
-    is_free = events["is_free"]
-    is_first_of_address = ~events.duplicated(block)
-    freed_first = events[is_free & is_first_of_address].sort_values(block)
-    freed_first = freed_first.assign(frame=before_code, recorded=False)
+    parts = [
+        _freed_first(events).assign(frame=before_code, recorded=False),
+        _held_throughout(events, held_blocks).assign(time=0, recorded=False),
+        events.assign(recorded=True),
+    ]
+    all_events = pd.concat(parts)
+    # Each event that is not recorded stands for an allocation, even if it is a copy of a free.
+    is_free = all_events["is_free"].eq(True) & all_events["recorded"]
+    all_events["is_free"] = is_free
+    return all_events.sort_values("device", kind="stable")
 
-    is_last_of_address = ~events.duplicated(block, keep="last")
-    allocated_last = events[~is_free & is_last_of_address]
+
+def _freed_first(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the frees that are the first events of their address, by device and address."""
+    is_first_of_address = ~events.duplicated(_BLOCK_KEY)
+    freed_first = events[events["is_free"] & is_first_of_address]
+    return freed_first.sort_values(_BLOCK_KEY)
+
+
+def _held_throughout(
+    events: pd.DataFrame, held_blocks: Sequence[_HeldBlock]
+) -> pd.DataFrame:
+    """Return a row for each block that is in use at the end and that no event allocates."""
+    is_last_of_address = ~events.duplicated(_BLOCK_KEY, keep="last")
+    allocated_last = events[~events["is_free"] & is_last_of_address]
     recorded_blocks = set(
         zip(allocated_last["device"], allocated_last["address"], strict=True)
     )
@@ -303,16 +324,7 @@ def _with_older_allocations(
         is_recorded = (held_block.device, held_block.address) in recorded_blocks
         if not is_recorded and _is_plausible(held_block):
             older_blocks.append(held_block)
-    held_throughout = pd.DataFrame(
-        older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64
-    )
-    held_throughout = held_throughout.assign(time=0, recorded=False)
-
-    all_events = pd.concat([freed_first, held_throughout, events.assign(recorded=True)])
-    # Whatever is not recorded is an allocation.
-    is_free = all_events["is_free"].eq(True) & all_events["recorded"]
-    all_events["is_free"] = is_free
-    return all_events.sort_values("device", kind="stable")
+    return pd.DataFrame(older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64)
 
 
 def _is_plausible(block: _HeldBlock) -> bool:

@@ -69,7 +69,9 @@ class Memory:
 
     def labels_of(self, events: Int64Array) -> pd.api.extensions.ExtensionArray:
         """Return the name of the iteration of each event; empty outside of all iterations."""
-        return text_column(texts(self.iteration[events], self.labels + [""]))
+        # `NONE` is -1, the index of the last label.
+        labels = self.labels + [""]
+        return text_column(texts(self.iteration[events], labels))
 
 
 @cached_per_object
@@ -98,7 +100,7 @@ def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
 
 
 def memory_peaks(memory: Memory) -> pd.DataFrame:
-    """Return a row per device, with the columns of the table `memory_peaks`."""
+    """Return a row per device, as the table `memory_peaks`; `tables.py` describes its columns."""
     events = memory.events
     device_index = events.device_index
     device_count = len(events.devices)
@@ -257,7 +259,10 @@ def _unrecorded_rows(
 
 
 def memory_by_operation(memory: Memory) -> pd.DataFrame:
-    """Return a row per operation that allocates, as table `memory_by_operation`."""
+    """Return a row per operation that allocates, as the table `memory_by_operation`.
+
+    `tables.py` describes its columns.
+    """
     events = memory.events
     birth = events.blocks.birth
     death = events.blocks.death
@@ -265,6 +270,7 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     is_kept = _is_kept(memory)
     is_alive_at_peak = np.zeros(len(birth), dtype=bool)
     is_alive_at_peak[events.alive_after(events.peak)] = True
+    # Blocks without a death get the time of the last event here; `is_freed` excludes them below.
     ends_within_operation = events.time[death] <= memory.outer_end[birth]
     lifetime_ns = np.where(is_freed, events.time[death] - events.time[birth], 0)
     owners = {
@@ -275,7 +281,7 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     summed: dict[str, Any] = {
         "frees": is_freed.astype(np.int64),
         "frees_within_operation": is_freed & ends_within_operation,
-        "mean_lifetime_us": lifetime_ns,  # the sum is divided below
+        "lifetime_ns": lifetime_ns,
         "alive_at_peak_bytes": blocks["bytes"] * is_alive_at_peak,
         "kept": is_kept.astype(np.int64),
         "kept_bytes": blocks["bytes"] * is_kept,
@@ -288,13 +294,15 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
         "largest_bytes": ("bytes", "max"),
     }
     for name in summed:
-        aggregations[name] = (name, "sum")
+        # The sum of lifetimes becomes their mean below, in the same place.
+        column = "mean_lifetime_us" if name == "lifetime_ns" else name
+        aggregations[column] = (name, "sum")
     aggregations["kept_from_iterations"] = ("iteration", "nunique")
     # Operations that allocate the same number of bytes stay in the order of their first blocks.
     frame = by_owner(owners, blocks, aggregations, sort=False)
+    total_lifetime_us = frame["mean_lifetime_us"] / NS_PER_US
     frees = frame["frees"].where(frame["frees"] > 0)
-    frame["mean_lifetime_us"] /= NS_PER_US
-    frame["mean_lifetime_us"] /= frees
+    frame["mean_lifetime_us"] = total_lifetime_us / frees
     frame = frame.sort_values(
         ["device_index", "allocated_bytes"], ascending=[True, False], ignore_index=True
     )
@@ -303,7 +311,10 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
 
 
 def _is_freed(memory: Memory) -> BoolArray:
-    """Return a mask of the blocks that were freed within the trace, (b,)."""
+    """Return a mask of the blocks that were freed within the trace, (b,).
+
+    A block also ends when another one is allocated at its address, because its free was lost.
+    """
     death = memory.events.blocks.death
     is_freed: BoolArray = (death != NONE) & (memory.events.size[death] < 0)
     return is_freed

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple, TextIO
 
 from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
 from tracelens_ext.analysis.nsys_statistics.layout import text
-from tracelens_ext.analysis.nsys_statistics.report_tables import tables
+from tracelens_ext.analysis.nsys_statistics.report_tables import (
+    TitledStatistics,
+    statistics_tables,
+)
 from tracelens_ext.analysis.nsys_statistics.statistics import (
     ClassStatistics,
     Line,
@@ -130,7 +133,7 @@ class StatisticClassifier:
                 memory_time=mem_time_idx,
                 memory_count=mem_count_idx,
             )
-            tables = _with_headers(tables, columns, _unit_of(time_scale_to_ms))
+            tables = _add_headers(tables, columns, _unit_of(time_scale_to_ms))
         statistics = _statistics_of(
             self._classifier,
             tables=tables,
@@ -188,7 +191,7 @@ def _statistics_of(
     )
 
 
-def _with_headers(
+def _add_headers(
     tables: _NsysTables, columns: _ColumnIndices, unit: str
 ) -> _NsysTables:
     """Return tables without a header as tables that have one.
@@ -199,7 +202,7 @@ def _with_headers(
         unit: the unit of all times.
     """
     total_time = f"Total Time ({unit})"
-    kernels = _with_header(
+    kernels = _add_header(
         tables.kernels,
         {
             columns.kernel_time: total_time,
@@ -209,7 +212,7 @@ def _with_headers(
     )
     ranges = tables.ranges
     if ranges is not None:
-        ranges = _with_header(
+        ranges = _add_header(
             ranges,
             {
                 columns.range_name: "Name",
@@ -219,7 +222,7 @@ def _with_headers(
         )
     memory = tables.memory
     if memory is not None:
-        memory = _with_header(
+        memory = _add_header(
             memory,
             {
                 columns.memory_time: total_time,
@@ -239,15 +242,19 @@ def _unit_of(time_scale_to_ms: float) -> str:
     """Return the unit of times that this factor converts to ms."""
     unit = _UNIT_OF_SCALE.get(time_scale_to_ms)
     if unit is None:
-        raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
+        raise UsageError(
+            f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for times in ns, 1e-3 for us,"
+            " 1 for ms, or 1000 for s"
+        )
     return unit
 
 
 class StatisticReport:
     """The statistics of one run; all times are in ms.
 
-    A row of its tables is a list of four numbers: time per iteration, instances per iteration,
-    total time, and total instances.
+    The attributes have the names of GPU Performance Analyser, and so its spelling "instancess". A
+    row of a table is a list of four numbers: time per iteration, instances per iteration, total
+    time, and total instances.
 
     Attributes:
         statistics: the exact statistics.
@@ -321,18 +328,18 @@ class StatisticReport:
         return text(self.statistics, title)
 
     def tables(self, title: str = "") -> dict[str, pd.DataFrame]:
-        """Return the statistics as tables by name; see `tables`."""
-        return tables([(title, self.statistics)])
+        """Return the statistics as tables by name; see `statistics_tables`."""
+        return statistics_tables([TitledStatistics(title, self.statistics)])
 
     def show(self, title: str | None = None, *, file: TextIO | None = None) -> None:
         """Write the statistics as text to a file, by default to standard output."""
         (file or sys.stdout).write(self.text(title))
 
 
-def _with_header(
+def _add_header(
     table: TableSource, title_of_column: Mapping[int, str], first_other_title: str = ""
 ) -> list[list[Any]]:
-    """Return the header of a table, and its rows.
+    """Return the rows of a table without a header, preceded by a header.
 
     Args:
         table: the table, without a header.

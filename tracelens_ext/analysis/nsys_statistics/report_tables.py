@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from tracelens_ext.analysis.nsys_statistics.exact_numbers import percentage
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line
@@ -12,8 +13,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.text import encodable
 
-#: The title and the statistics of each input.
-Titled = Sequence[tuple[str, ClassStatistics]]
 #: A row of a table: column → value.
 Record = dict[str, object]
 
@@ -27,35 +26,45 @@ DESCRIPTIONS = {
 }
 
 
-def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
+class TitledStatistics(NamedTuple):
+    """The statistics of an input, and its title."""
+
+    title: str
+    statistics: ClassStatistics
+
+
+def statistics_report(
+    inputs: Sequence[TitledStatistics], problems: Sequence[str] = ()
+) -> Report:
     """Return the statistics of inputs as a report.
 
     Args:
-        statistics: title and statistics of each input.
-        problems: the reason why another input is left out, a sentence for each.
+        inputs: title and statistics of each input.
+        problems: a sentence for each other input that explains why it is left out.
     """
     notes = [f"Left out: {problem}" for problem in problems]
     titles = []
-    for title, of_input in statistics:
+    for title, statistics in inputs:
         titles.append(title)
-        notes += [f"{title}: {note}" for note in of_input.warnings + of_input.notes]
+        notes_of_input = statistics.warnings + statistics.notes
+        notes += [f"{title}: {note}" for note in notes_of_input]
     return Report(
         title="GPU time by kernel class",
-        sheets=tables(statistics),
+        sheets=statistics_tables(inputs),
         facts=[("Inputs", ", ".join(titles))],
         notes=notes,
         descriptions=DESCRIPTIONS,
     )
 
 
-def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
+def statistics_tables(inputs: Sequence[TitledStatistics]) -> dict[str, pd.DataFrame]:
     """Return the tables of the statistics of inputs by name.
 
     In each table, the column `title` has the title of the input. Tables without rows are left out.
     """
     records: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
-    for title, of_input in statistics:
-        records_of_input = _records(of_input)
+    for title, statistics in inputs:
+        records_of_input = _records(statistics)
         for table, rows in records_of_input.items():
             titled_rows = [{"title": title} | row for row in rows]
             records[table] += titled_rows

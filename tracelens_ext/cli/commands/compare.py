@@ -222,7 +222,7 @@ def compare(
     unlinked_kernels: UnlinkedKernels = True,
 ) -> None:
     """Compare traces or reports with the first: what changed in time, categories and kernels."""
-    from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.analysis.memory.snapshot import may_be_snapshot
     from tracelens_ext.cli.comparison_blocks import comparison_blocks
     from tracelens_ext.cli.outputs import OutputOptions, check_outputs, write_outputs
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
@@ -241,7 +241,7 @@ def compare(
     )
     places = outputs.for_comparison(Path(), several=False)
     outputs.check_extras()
-    if all(map(is_snapshot, traces)):
+    if all(map(may_be_snapshot, traces)):
         _compare_snapshots(traces, options, analysis.reading)
         return
     analysis = replace(analysis, unlinked_kernels=unlinked_kernels)

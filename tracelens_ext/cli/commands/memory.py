@@ -56,7 +56,7 @@ def memory(
 ) -> None:
     """Show what used memory at the peak, and what allocated it."""
     from tracelens_ext.analysis.memory.events import has_memory_events
-    from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.analysis.memory.snapshot import may_be_snapshot
     from tracelens_ext.analysis.memory.usage import memory_notes
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
     from tracelens_ext.cli.snapshots import (
@@ -65,7 +65,7 @@ def memory(
         tables_of_device,
     )
 
-    if is_snapshot(trace):
+    if may_be_snapshot(trace):
         report = snapshot_report([trace], reading, device=device)
         show(report, snapshot_blocks(report, top), json=json)
         return

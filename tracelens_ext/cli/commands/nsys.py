@@ -18,7 +18,7 @@ from tracelens_ext.report.writing import OutputFormat, Places
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
     from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
-    from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics
+    from tracelens_ext.analysis.nsys_statistics.report_tables import TitledStatistics
     from tracelens_ext.settings import ReadingOptions
     from tracelens_ext.trace import Trace
 
@@ -180,7 +180,7 @@ def stats(
     With NVTX ranges around the iterations, also estimate the time in which no kernel runs.
     """
     from tracelens_ext.analysis.nsys_statistics.layout import text
-    from tracelens_ext.analysis.nsys_statistics.report_tables import document
+    from tracelens_ext.analysis.nsys_statistics.report_tables import statistics_report
     from tracelens_ext.cli.outputs import check_outputs, write_outputs
 
     inputs = _inputs(options, config)
@@ -189,7 +189,7 @@ def stats(
     check_outputs(places, files, force=force)
     results = _computed(inputs, reading)
     if results.statistics:
-        report = document(results.statistics, results.problems)
+        report = statistics_report(results.statistics, results.problems)
         written = []
         if places:
             written = write_outputs(report, places, files, force=force)
@@ -266,7 +266,7 @@ class _Results:
     """The statistics of all inputs, and the errors of those that failed."""
 
     #: the heading and the statistics of each input that could be read
-    statistics: list[tuple[str, ClassStatistics]] = field(default_factory=list)
+    statistics: list[TitledStatistics] = field(default_factory=list)
     #: an error message for each other input
     problems: list[str] = field(default_factory=list)
 
@@ -278,6 +278,7 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
     raised.
     """
     from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
+    from tracelens_ext.analysis.nsys_statistics.report_tables import TitledStatistics
     from tracelens_ext.cli.named_traces import check_files
 
     results = _Results()
@@ -295,7 +296,7 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
             results.problems.append(problem)
             tell(problem)
             continue
-        results.statistics.append((spec.heading, statistics))
+        results.statistics.append(TitledStatistics(spec.heading, statistics))
         for warning in statistics.warnings:
             tell(f"warning: {spec.heading}: {warning}")
         for note in statistics.notes:

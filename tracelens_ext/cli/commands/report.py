@@ -302,11 +302,11 @@ class _ReportRun:
         progress: Progress | None = None,
     ) -> _TraceResult:
         """Analyze a trace, or read a memory snapshot, and write its report."""
-        from tracelens_ext.analysis.memory.snapshot import is_snapshot
+        from tracelens_ext.analysis.memory.snapshot import may_be_snapshot
         from tracelens_ext.cli.outputs import check_outputs
 
         check_outputs(places, inputs, force=self.force)
-        if is_snapshot(trace):
+        if may_be_snapshot(trace):
             return self._snapshot(trace, places, inputs)
         return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
