@@ -37,8 +37,9 @@ def salvage_notes(
     losses = []
     lost_bytes = _lost_bytes(source, end_of_text)
     if lost_bytes:
-        events_per_byte = events / max(end_of_text, 1)
-        lost_events = counted(round(lost_bytes * events_per_byte), "event")
+        # The lost text is taken to hold as many events per byte as the text that was read.
+        lost_count = round(lost_bytes * events / max(end_of_text, 1))
+        lost_events = counted(lost_count, "event")
         loss = f"the last {lost_bytes:,} bytes (room for about {lost_events}) are lost"
         if source.damage is not None:
             loss = f"of what can be unpacked {loss}"

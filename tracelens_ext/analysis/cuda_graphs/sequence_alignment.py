@@ -204,7 +204,7 @@ def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
 
 
 def _has_bit(packed_bits: npt.NDArray[np.uint8], place: int) -> bool:
-    """Tell if the bit at a place is set; `packbits` puts the first bit of a byte highest."""
+    """Return whether the bit at a place is set; `packbits` puts the first bit of a byte highest."""
     byte = packed_bits[place >> 3]
     shift = 7 - (place & 7)
     return bool(byte >> shift & 1)

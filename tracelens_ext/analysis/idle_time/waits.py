@@ -291,7 +291,7 @@ class _CatchingUp:
         return np.where(is_later_phase, 0, length)
 
     def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
-        """Tell whether an event was launched between the end of each wait and a time."""
+        """Return whether an event was launched between the end of each wait and a time."""
         wait_end = values_at(self.waits.end, wait)
         launch_time = self.queue.launch_time
         launches_before_end = np.searchsorted(launch_time, wait_end, side="left")
