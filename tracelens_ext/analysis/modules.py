@@ -181,8 +181,8 @@ def find_module_frames(gpu_events: GpuEvents) -> ModuleFrames:
     located_rows = np.empty(0, dtype=np.int64)
     if len(modules) or trace.replays is not None:
         forward = forward_of_gpu(gpu_events)
-        # For an event that a graph replays, this is the launch of the graph. The event's parent is a
-        # captured launch, for which `_with_replayed_frames` finds the frame.
+        # If a graph replays an event, this is the launch of the graph. The parent of the event is a
+        # captured launch, whose frame `_with_replayed_frames` finds.
         launches = tree.launch_of_gpu[tree.linked]
         forward_rows = forward[forward != NONE]
         located_rows = np.unique(np.concatenate((launches, forward_rows)))
