@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from tracelens_ext.analysis.nsys_statistics.exact_numbers import NS_PER_MS
 from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
 from tracelens_ext.analysis.nsys_statistics.layout import text
 from tracelens_ext.analysis.nsys_statistics.report_tables import (
@@ -34,7 +35,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.readers.nsys.csv_tables import TableSource, read_rows
 
-_NS_PER_MS = 10**6
 #: `time_scale_to_ms` → the unit of the times.
 _UNIT_OF_SCALE = {1e-6: "ns", 1e-3: "us", 1.0: "ms", 1e3: "s"}
 
@@ -292,11 +292,11 @@ class StatisticReport:
         self.nccl_total_time = nccl.time_ms
         self.nccl_total_kernels = nccl.instances
 
-        self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
+        self.nvtx_avg_range_time = float(statistics.range_average_ns) / NS_PER_MS
         self.nvtx_total_range_time = 0.0
         self.nvtx_range_count = 0
         if statistics.ranges is not None:
-            self.nvtx_total_range_time = statistics.ranges.time_ns / _NS_PER_MS
+            self.nvtx_total_range_time = statistics.ranges.time_ns / NS_PER_MS
             self.nvtx_range_count = statistics.ranges.count
 
         self.mem_statistic_table: dict[str, list[float]] | None = None
@@ -341,7 +341,7 @@ def _figures(line: Line, divisor: int) -> _Figures:
         line: a class, collective or kind of operation.
         divisor: the number of iterations of all GPUs.
     """
-    time_ms = line.time_ns / _NS_PER_MS
+    time_ms = line.time_ns / NS_PER_MS
     return _Figures(
         time_per_iteration_ms=time_ms / divisor,
         instances_per_iteration=line.per_iteration,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from typing import Final
+
+#: An integer: a fraction that is divided by a float would become a rounded float.
+NS_PER_MS: Final = 10**6
 
 
 def fixed_point_text(value: Fraction, decimals: int) -> str:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tracelens_ext.analysis.nsys_statistics.exact_numbers import (
+    NS_PER_MS,
     fixed_point_text,
     percentage,
 )
@@ -14,7 +15,6 @@ from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, L
 from tracelens_ext.analysis.nsys_statistics.totals import RangeTotal
 from tracelens_ext.report.terminal import safe_text
 
-_NS_PER_MS = 10**6
 _CLASS_WIDTH = 15
 _MEMORY_WIDTH = 21
 
@@ -67,7 +67,7 @@ def text(statistics: ClassStatistics, title: str | None) -> str:
 
 def _milliseconds(ns: Fraction | int, decimals: int = 3) -> str:
     """Return a time in ns as text in ms."""
-    return fixed_point_text(Fraction(ns) / _NS_PER_MS, decimals)
+    return fixed_point_text(Fraction(ns) / NS_PER_MS, decimals)
 
 
 def _summary(statistics: ClassStatistics, what: str, total: Line) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from tracelens_ext.analysis.nsys_statistics.exact_numbers import percentage
+from tracelens_ext.analysis.nsys_statistics.exact_numbers import NS_PER_MS, percentage
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line
 from tracelens_ext.analysis.nsys_statistics.totals import Total
 from tracelens_ext.lazy import pd
@@ -16,7 +16,6 @@ from tracelens_ext.text import encodable
 #: A row of a table: column → value.
 Record = dict[str, object]
 
-_NS_PER_MS = 10**6
 DESCRIPTIONS = {
     "inputs": "Kernel and NCCL time of each input, NVTX ranges, and the time without kernels",
     "kernel_classes": "Kernel time by class, without NCCL",
@@ -175,4 +174,4 @@ def _kernel_record(class_name: str, kernel: Total) -> Record:
 
 
 def _ms(ns: Fraction | int) -> float:
-    return float(Fraction(ns) / _NS_PER_MS)
+    return float(Fraction(ns) / NS_PER_MS)
