@@ -346,7 +346,7 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     here = Path(__file__).parent
     for part in wanted:
-        title, work = PARTS[part]
+        title, gpu_events = PARTS[part]
         in_files = (
             "second_run",
             "nsys",
@@ -360,7 +360,7 @@ def main() -> None:
         if part in in_files and not (here / f"{part}.py").exists():
             continue
         print(f"## {title}\n", flush=True)
-        work(options)
+        gpu_events(options)
         print(flush=True)
 
 

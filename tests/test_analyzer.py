@@ -155,7 +155,8 @@ def test_without_the_flag_there_is_no_category_anywhere() -> None:
     assert not any("categor" in column for column in columns_of_all_tables(analyzer))
     assert analyzer.coverage.uncategorized_percent is None
     assert not any(
-        "categor" in label for label, _ in overview(analyzer.work, analyzer.coverage)
+        "categor" in label
+        for label, _ in overview(analyzer.gpu_events, analyzer.coverage)
     )
     with pytest.raises(
         UsageError, match=r"TreePerfAnalyzer\(.*use_kernel_name_categories=True\)"
@@ -264,7 +265,7 @@ def test_coverage_of_nothing() -> None:
 def facts_of(trace: TraceMaker | Trace, **members: Any) -> dict[str, object]:
     source = trace.document(**members) if isinstance(trace, TraceMaker) else trace
     analyzer = TreePerfAnalyzer(source, use_kernel_name_categories=True)
-    return dict(overview(analyzer.work, analyzer.coverage))
+    return dict(overview(analyzer.gpu_events, analyzer.coverage))
 
 
 def test_overview() -> None:
@@ -302,7 +303,7 @@ def test_overview_of_little() -> None:
 
 def notes_of(maker: TraceMaker) -> list[str]:
     analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
-    return advice(analyzer.work, analyzer.coverage)
+    return advice(analyzer.gpu_events, analyzer.coverage)
 
 
 def test_advice() -> None:
@@ -425,7 +426,7 @@ def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(
     path = tmp_path / f"{'long' * 50}.json"
     path.write_text(json.dumps(maker.document()), encoding="utf-8")
     analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True)
-    comparison = compare([measure(analyzer.work), measure(analyzer.work)])
+    comparison = compare([measure(analyzer.gpu_events), measure(analyzer.gpu_events)])
     shown = [
         analyzer.tree,
         analyzer.findings(),

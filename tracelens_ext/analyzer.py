@@ -247,7 +247,7 @@ class TreePerfAnalyzer(TableMethods):
         if iteration is not None or device is not None or waits is not None:
             with self.failures.base("The simulation of a part"):
                 return Simulation(
-                    work=self.gpu_events,
+                    gpu_events=self.gpu_events,
                     iteration=iteration,
                     device=device,
                     waits=waits,
@@ -278,7 +278,7 @@ class TreePerfAnalyzer(TableMethods):
         selected = None if selection is None else selection.of(self.gpu_events)
         with self.failures.base("The roofline"):
             return find_roofline(
-                work=self.gpu_events,
+                gpu_events=self.gpu_events,
                 launchers=self.launchers,
                 own_peaks=peaks,
                 selected=selected,
@@ -296,7 +296,7 @@ class TreePerfAnalyzer(TableMethods):
         roofline = partial(self.roofline, device_peaks)
         with self.failures.base("The findings"):
             self._last_findings = find_findings(
-                work=self.gpu_events,
+                gpu_events=self.gpu_events,
                 find_launchers=lambda: self.launchers,
                 find_roofline=roofline,
                 simulate=self.simulation,

@@ -38,7 +38,7 @@ RECORDED = [
 
 def parts_of(maker: TraceMaker) -> list[tuple[object, ...]]:
     """Return (kind, start in µs, end in µs, count) of each part."""
-    parts = coverage_of(TreePerfAnalyzer(maker.document()).work).parts
+    parts = coverage_of(TreePerfAnalyzer(maker.document()).gpu_events).parts
     columns = (
         parts["kind"],
         parts["start"] // 1000,
@@ -72,7 +72,7 @@ def test_nine_lost_launches_and_those_at_the_end_are_not_dropped_events() -> Non
 
 
 def test_the_wall_time_begins_with_dropped_events_before_all_work() -> None:
-    coverage = coverage_of(TreePerfAnalyzer(steps(range(12)).document()).work)
+    coverage = coverage_of(TreePerfAnalyzer(steps(range(12)).document()).gpu_events)
     assert coverage.wall_start == 0
     assert coverage.launch_count == 40
     assert coverage.unmatched_launches == 12
@@ -83,7 +83,7 @@ def test_launches_during_a_capture_are_not_lost() -> None:
     maker = steps(range(10, 30))
     maker.call("cudaStreamBeginCapture", 990, 5, correlation=901)
     maker.call("cudaStreamEndCapture", 2990, 5, correlation=902)
-    coverage = coverage_of(TreePerfAnalyzer(maker.document()).work)
+    coverage = coverage_of(TreePerfAnalyzer(maker.document()).gpu_events)
     assert (coverage.launch_count, coverage.unmatched_launches) == (20, 0)
     assert set(coverage.parts["kind"]) == {"warm_up"}  # the capture itself
 
@@ -162,8 +162,8 @@ def test_long_calls_that_come_back_until_the_last_iteration_are_not_warm_up() ->
 def test_parts_do_not_overlap_and_set_time_within_the_wall_time_aside(
     document: Document,
 ) -> None:
-    work = TreePerfAnalyzer(document).work
-    coverage = coverage_of(work)
+    gpu_events = TreePerfAnalyzer(document).gpu_events
+    coverage = coverage_of(gpu_events)
     parts = coverage.parts
     assert (parts["start"] >= coverage.wall_start).all()
     assert (parts["end"] <= coverage.wall_end).all()
@@ -173,11 +173,11 @@ def test_parts_do_not_overlap_and_set_time_within_the_wall_time_aside(
         start = parts_of_device["start"].to_numpy()
         end = parts_of_device["end"].to_numpy()
         assert (start[1:] >= end[:-1]).all()
-    assert 0 <= coverage.analyzed_ns <= coverage.wall_ns or not len(work)
+    assert 0 <= coverage.analyzed_ns <= coverage.wall_ns or not len(gpu_events)
 
 
 def test_without_gpu_work_the_launches_are_counted() -> None:
-    recording = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
+    recording = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).gpu_events)
     assert recording["wall_ms"] is None
     assert recording["analyzed_ms"] is None
     assert recording["launches"] == 40
@@ -203,7 +203,7 @@ def test_advice_is_for_the_kind_of_program() -> None:
 def test_events_that_were_taken_out_of_a_trace_are_found_missing(name: str) -> None:
     truth = json.loads((DROPPED / name).read_text(encoding="utf-8"))
     trace = DROPPED / name.replace(".truth.json", ".json.gz")
-    recording = recording_dict(TreePerfAnalyzer(trace).work)
+    recording = recording_dict(TreePerfAnalyzer(trace).gpu_events)
     wall_ms = truth["wall_ms"]
     assert recording["wall_ms"] == pytest.approx(wall_ms, abs=1e-6)
     if "before" in truth:
@@ -224,7 +224,7 @@ def test_events_that_were_taken_out_of_a_trace_are_found_missing(name: str) -> N
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", RECORDED)
 def test_complete_recordings_have_no_parts_that_cannot_be_analyzed(name: str) -> None:
-    parts = coverage_of(TreePerfAnalyzer(SHARED / name).work).parts
+    parts = coverage_of(TreePerfAnalyzer(SHARED / name).gpu_events).parts
     assert not len(parts)
 
 
@@ -248,7 +248,7 @@ def test_the_kind_of_program_is_recognized(name: str, kind: str) -> None:
 @pytest.mark.real_data
 def test_first_uses_and_captures_of_real_traces_are_warm_up() -> None:
     training = recording_dict(
-        TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").work
+        TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").gpu_events
     )
     parts: list[dict[str, float]] = training["parts"]  # type: ignore[assignment]  # of dictionaries
     launches = [
@@ -256,7 +256,7 @@ def test_first_uses_and_captures_of_real_traces_are_warm_up() -> None:
     ]
     # The first of them is in a convolution that measures algorithms, from 0.4 ms before it on.
     assert launches == pytest.approx([1447.932, 3016.395], abs=0.5)
-    vision = recording_dict(TreePerfAnalyzer(WILD / "ao_vit_bf16.json.gz").work)
+    vision = recording_dict(TreePerfAnalyzer(WILD / "ao_vit_bf16.json.gz").gpu_events)
     assert vision["warm_up_ms"] == pytest.approx(621.3, abs=1)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tracelens_ext.analysis.cuda_graphs import annotations
+from tracelens_ext.analysis.cuda_graphs import annotations as graph_annotations
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import TraceFormatError, TraceTooLargeError
 from tracelens_ext.settings import ReadingOptions
@@ -149,7 +149,7 @@ def test_a_too_large_side_file_is_an_error_about_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = side_file(tmp_path, {"1": [HEAD]})
-    monkeypatch.setattr(annotations, "_MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(graph_annotations, "_MAX_FILE_BYTES", 10)
     with pytest.raises(TraceTooLargeError, match=r"is larger than 10 bytes"):
         TreePerfAnalyzer(trace)
 

@@ -37,7 +37,7 @@ def table(
     maker: TraceMaker, annotation: str | None = None, **options: Any
 ) -> IterationTable:
     return iteration_table(
-        TreePerfAnalyzer(maker.document(), **options).work, annotation
+        TreePerfAnalyzer(maker.document(), **options).gpu_events, annotation
     )
 
 
@@ -161,7 +161,7 @@ class RawTrace:
 @pytest.mark.parametrize("name", TRACES)
 def test_measurements_are_those_of_a_loop_over_the_raw_events(name: str) -> None:
     path = SHARED / name
-    frame = iteration_table(TreePerfAnalyzer(path).work).frame
+    frame = iteration_table(TreePerfAnalyzer(path).gpu_events).frame
     assert "device" not in frame
     raw = RawTrace(path)
     steps = sorted(raw.steps, key=lambda step: (str(step.process), step.start))
@@ -375,6 +375,8 @@ def test_odd_is_far_from_the_median_in_deviations_and_in_percent(
 
 def test_the_analyzer_has_both_tables() -> None:
     analyzer = TreePerfAnalyzer(training(6).document())
-    assert analyzer.get_df_iterations().equals(iteration_table(analyzer.work).frame)
+    assert analyzer.get_df_iterations().equals(
+        iteration_table(analyzer.gpu_events).frame
+    )
     statistics = analyzer.get_df_iteration_statistics("ProfilerStep#[5-7]")
     assert (statistics["iterations"] == 3).all()

@@ -301,7 +301,7 @@ def test_tables_of_a_trace_without_gpu_events_are_empty() -> None:
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
         analyzer.get_df_kernels(launcher_detail=True),
-        tracelens_kernel_summary(analyzer.work),
+        tracelens_kernel_summary(analyzer.gpu_events),
     ):
         assert frame.empty
     assert "launch" in analyzer.get_df_kernels(launcher_detail=True)
@@ -317,7 +317,7 @@ def test_gpu_events_of_a_trace_without_host_events_are_unlinked() -> None:
     frame = analyzer.get_df_kernels(launcher_detail=True)
     assert frame["launch"].isna().all()
     assert frame["Parent cpu_op"].tolist() == [""]
-    assert "Parent cpu_op" not in tracelens_kernel_summary(analyzer.work)
+    assert "Parent cpu_op" not in tracelens_kernel_summary(analyzer.gpu_events)
 
 
 def test_shares_of_a_total_of_zero_are_zero() -> None:
@@ -368,7 +368,7 @@ def test_the_reference_summary_has_the_category_of_the_operation() -> None:
     maker.kernel("unlinked", 120, 3)
     maker.op("around a graph", 10, 20)
     maker.launched("in both", 130, 2, correlation=4, at=12, api="cudaGraphLaunch")
-    frame = tracelens_kernel_summary(categorized(maker).work)
+    frame = tracelens_kernel_summary(categorized(maker).gpu_events)
     assert records(frame, "Kernel name", "Parent op category", "Parent cpu_op") == [
         ("in a graph", "graph", "hipGraphLaunch"),
         ("by itself", "runtime", "cudaLaunchKernel"),
@@ -384,9 +384,8 @@ def test_the_reference_summary_has_the_category_of_the_operation() -> None:
 class LaunchedEvent(NamedTuple):
     """A GPU event of a generated trace."""
 
-    launched_by: (
-        str  #: an operation, a `graph`, a bare `launch`, or nothing: `unlinked`
-    )
+    #: an operation, a `graph`, a bare `launch`, or nothing: `unlinked`
+    launched_by: str
     name: str
     category: str
     duration_ns: int

@@ -231,17 +231,21 @@ def test_gpu_events_of_the_demo_have_one_launcher_each(
 
 
 def _check_invariants(analyzer: TreePerfAnalyzer) -> None:
-    work = analyzer.work
-    launchers = find_launchers(work)
+    gpu_events = analyzer.gpu_events
+    launchers = find_launchers(gpu_events)
     has_launcher = launchers.of_gpu != NONE
-    assert (has_launcher == (work.tree.linked & ~work.is_communication)).all()
+    assert (
+        has_launcher == (gpu_events.tree.linked & ~gpu_events.is_communication)
+    ).all()
     assert launchers.count.sum() == has_launcher.sum()
     assert (launchers.count > 0).all()
     assert (launchers.direct_ns <= launchers.subtree_ns).all()
     summed_ns = np.zeros(len(launchers), dtype=np.int64)
-    np.add.at(summed_ns, launchers.of_gpu[has_launcher], work.duration[has_launcher])
+    np.add.at(
+        summed_ns, launchers.of_gpu[has_launcher], gpu_events.duration[has_launcher]
+    )
     assert (launchers.direct_ns <= summed_ns).all()
-    assert (np.diff(work.trace.ts[launchers.rows]) >= 0).all()
+    assert (np.diff(gpu_events.trace.ts[launchers.rows]) >= 0).all()
     by_category = analyzer.get_df_kernel_launchers_summary_by_category()
     by_name = analyzer.get_df_kernel_launchers_summary()
     by_arguments = analyzer.get_df_kernel_launchers_unique_args()
@@ -300,4 +304,4 @@ def test_traces_without_launches_or_operations_give_tables(
         table = getattr(analyzer, method)()
         assert len(table) == row_count, method
         assert len(table.columns), method
-    assert len(analyzer.get_df_kernels(cpu_op_detail=True)) == len(analyzer.work)
+    assert len(analyzer.get_df_kernels(cpu_op_detail=True)) == len(analyzer.gpu_events)

@@ -16,7 +16,7 @@ NO_EVENTS = "No CUDA events collected. Does the process use CUDA?"
 
 
 def explanation_of(maker: TraceMaker, **members: object) -> str:
-    return no_gpu_work(TreePerfAnalyzer(maker.document(**members)).work)
+    return no_gpu_work(TreePerfAnalyzer(maker.document(**members)).gpu_events)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> Non
     trace = read(
         export_with((2, CPU_SAMPLING), (3, f"{CUDA_FAILED}\n"), (2, NO_EVENTS))
     )
-    explanation = no_gpu_work(TreePerfAnalyzer(trace).work)
+    explanation = no_gpu_work(TreePerfAnalyzer(trace).gpu_events)
     assert explanation == (
         f"1 kernel was launched, but not recorded. Nsight Systems reports: {CUDA_FAILED}. "
         f"Nsight Systems reports: {NO_EVENTS}"

@@ -301,7 +301,7 @@ def test_without_annotations_python_frames_of_the_engine_are_steps() -> None:
     steps = analyzer.serving_steps()
     assert [batch.phase for batch in steps.batch] == ["prefill", "decode", "step"]
     assert "Python frames" in steps.note
-    frame = iteration_table(analyzer.work).frame
+    frame = iteration_table(analyzer.gpu_events).frame
     assert frame["iteration"].tolist() == [
         f"execute_model#{number}" for number in range(3)
     ]
@@ -325,9 +325,9 @@ def test_a_recorded_decode_step_has_its_tokens_busy_time_and_layers() -> None:
     assert decode["tokens"] == 32
     assert round(decode["gpu_busy_ms"] * 1e6) == 10_717_708
     assert len(analyzer.get_df_layers()) == 24  # the model is gpt-oss-20b
-    work = analyzer.work
-    busy_time = BusyTime(work.start, work.end)
-    owner = np.zeros(len(work), dtype=np.int64)
+    gpu_events = analyzer.gpu_events
+    busy_time = BusyTime(gpu_events.start, gpu_events.end)
+    owner = np.zeros(len(gpu_events), dtype=np.int64)
     assert busy_time.by_owner(owner, 1).tolist() == [10_717_708]
 
 

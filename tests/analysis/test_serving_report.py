@@ -192,8 +192,8 @@ def test_a_comparison_with_a_trace_without_steps_has_no_phases(
 def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     (chart_input,) = parse_inputs(["run.json,vllm,llama,1"])
-    runs = measure(analyzer.work, chart_input, 0, "phase")
-    whole = measure_run(analyzer.work, chart_input, 0)
+    runs = measure(analyzer.gpu_events, chart_input, 0, "phase")
+    whole = measure_run(analyzer.gpu_events, chart_input, 0)
     assert [run.label.rpartition("_")[2] for run in runs] == [
         "prefill",
         "decode",

@@ -46,8 +46,8 @@ def test_fills_that_alternate_with_one_kernel_are_benchmarks() -> None:
     assert part["what"] == "benchmarks of autotuning"
     assert part["count"] == 24
     assert part["busy_ns"] == 24 * 50_000
-    work = TreePerfAnalyzer(maker.document()).gpu_events
-    assert recording.is_set_aside(work).tolist() == [True] * 24 + [False] * 24
+    gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
+    assert recording.is_set_aside(gpu_events).tolist() == [True] * 24 + [False] * 24
 
 
 def test_kernels_launched_by_a_benchmark_are_benchmarks() -> None:
@@ -55,8 +55,8 @@ def test_kernels_launched_by_a_benchmark_are_benchmarks() -> None:
     end = launches(maker, [f"triton_mm_{number}" for number in range(12)], 10)
     maker.op("CachingAutotuner.benchmark_all_configs (dynamo_timed)", 0, end)
     launches(maker, ["triton_mm_3"] * 20, end + 100)
-    work = TreePerfAnalyzer(maker.document()).gpu_events
-    assert coverage_of(work).is_set_aside(work).sum() == 12
+    gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
+    assert coverage_of(gpu_events).is_set_aside(gpu_events).sum() == 12
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def suspect(lost: int, length: float) -> TraceMaker:
 
 def test_an_event_over_lost_launches_that_is_most_of_the_time_is_suspect() -> None:
     maker = suspect(lost=30, length=50_000)
-    work = TreePerfAnalyzer(maker.document()).gpu_events
-    suspects = find_suspects(work)
-    assert work.trace.names[int(work.name[suspects.event[0]])] == "stale"
+    gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
+    suspects = find_suspects(gpu_events)
+    assert gpu_events.trace.names[int(gpu_events.name[suspects.event[0]])] == "stale"
     assert suspects.lost_launches.tolist() == [30]
-    recording = coverage_of(work)
+    recording = coverage_of(gpu_events)
     assert recording.mean_ns("dropped_events") == 50_000_000
 
 
@@ -124,8 +124,8 @@ def test_an_event_over_lost_launches_that_is_most_of_the_time_is_suspect() -> No
 def test_a_long_kernel_alone_or_lost_launches_alone_are_not_suspect(
     lost: int, length: float
 ) -> None:
-    work = TreePerfAnalyzer(suspect(lost, length).document()).gpu_events
-    assert not len(find_suspects(work).event)
+    gpu_events = TreePerfAnalyzer(suspect(lost, length).document()).gpu_events
+    assert not len(find_suspects(gpu_events).event)
 
 
 @pytest.mark.real_data
@@ -134,8 +134,8 @@ def test_a_long_kernel_alone_or_lost_launches_alone_are_not_suspect(
     [("41_autotune_dynamo_timed", 0.9), ("42_user_triton_autotune", 0.9)],
 )
 def test_autotuning_of_shared_traces_is_warm_up(name: str, share: float) -> None:
-    work = TreePerfAnalyzer(SHARED / "field" / f"{name}.json").gpu_events
-    recording = coverage_of(work)
+    gpu_events = TreePerfAnalyzer(SHARED / "field" / f"{name}.json").gpu_events
+    recording = coverage_of(gpu_events)
     assert recording.mean_ns("warm_up") / recording.wall_ns >= share
     assert recording.busy_set_aside_ns > 0
 
@@ -186,9 +186,11 @@ def convolution(maker: TraceMaker, start: float, *, waits: int) -> float:
 
 
 def set_aside_names(maker: TraceMaker) -> list[str]:
-    work = TreePerfAnalyzer(maker.document()).gpu_events
-    is_set_aside = coverage_of(work).is_set_aside(work)
-    return [work.trace.names[code] for code in work.name[is_set_aside].tolist()]
+    gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
+    is_set_aside = coverage_of(gpu_events).is_set_aside(gpu_events)
+    return [
+        gpu_events.trace.names[code] for code in gpu_events.name[is_set_aside].tolist()
+    ]
 
 
 def test_a_convolution_that_measures_its_algorithms_is_warm_up() -> None:

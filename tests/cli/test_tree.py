@@ -83,7 +83,7 @@ def paths_of(tree: MergedTree) -> list[PathOfNames]:
 
 
 def assert_right(analyzer: TreePerfAnalyzer) -> None:
-    tree = merged_tree(analyzer.work)
+    tree = merged_tree(analyzer.gpu_events)
     expected = walked(analyzer)
     counts: Counter[PathOfNames] = Counter()
     gpu_events: Counter[PathOfNames] = Counter()
@@ -98,7 +98,7 @@ def assert_right(analyzer: TreePerfAnalyzer) -> None:
         assert (counts[path], gpu_events[path]) == (count, below), path
         if len(busy[path]) == 1:  # of several threads it is the sum of unions
             assert busy[path] == [time], path
-    assert int(tree.self_ns.sum()) == int(analyzer.work.duration.sum())
+    assert int(tree.self_ns.sum()) == int(analyzer.gpu_events.duration.sum())
     check_order(tree)
 
 
@@ -241,7 +241,7 @@ def test_a_graph_launch_owns_its_kernels() -> None:
 def test_no_gpu_events() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
-    tree = merged_tree(analyzed(maker).work)
+    tree = merged_tree(analyzed(maker).gpu_events)
     assert len(tree) == 0
     assert list(folded_stacks(tree)) == []
 
@@ -271,8 +271,8 @@ def test_any_tree(launches: list[tuple[int, int, int, bool]]) -> None:
         maker.kernel(f"k{kernel}", start, 70, correlation=number + 1, stream=kernel)
     analyzer = analyzed(maker)
     assert_right(analyzer)
-    tree = merged_tree(analyzer.work)
-    total = int(analyzer.work.duration.sum())
+    tree = merged_tree(analyzer.gpu_events)
+    total = int(analyzer.gpu_events.duration.sum())
     for cut in (
         {},
         {"depth": 1},
@@ -289,7 +289,7 @@ def test_any_tree(launches: list[tuple[int, int, int, bool]]) -> None:
 
 
 def assert_unmerged(analyzer: TreePerfAnalyzer, tree: MergedTree) -> None:
-    apart = merged_tree(analyzer.work, merge=False)
+    apart = merged_tree(analyzer.gpu_events, merge=False)
     check_order(apart)
     assert len(apart) >= len(tree)
     summed: Counter[str] = Counter()
@@ -325,7 +325,7 @@ def test_names_cannot_break_the_folded_form() -> None:
     maker.op("a;b\nc 12", 0, 50)
     maker.call("cudaLaunchKernel", 1, correlation=1)
     maker.kernel("", 10, 5, correlation=1)
-    lines = list(folded_stacks(merged_tree(analyzed(maker).work)))
+    lines = list(folded_stacks(merged_tree(analyzed(maker).gpu_events)))
     assert lines == ["a:b c_12;cudaLaunchKernel;(no name) 5000"]
 
 
@@ -407,7 +407,7 @@ def test_a_deep_tree_is_streamed_and_its_indentation_ends(
     out = capsys.readouterr().out
     assert len(out) < 3002 * 300
     assert "level 3,001: " in out
-    found = merged_tree(TreePerfAnalyzer(path).work)
+    found = merged_tree(TreePerfAnalyzer(path).gpu_events)
     tracemalloc.start()
     (line,) = folded_stacks(found)
     # a path for each node were 20 MB

@@ -207,7 +207,7 @@ def test_the_period_is_a_step_and_not_a_layer_or_two_steps(
     analyzer = TreePerfAnalyzer(
         steps(count, **maker).document(), use_kernel_name_categories=True
     )
-    period = find_period(analyzer.work)
+    period = find_period(analyzer.gpu_events)
     assert period is not None
     assert period.count == pytest.approx(count, abs=0.3)
     assert period.confidence > 0.8
@@ -216,7 +216,9 @@ def test_the_period_is_a_step_and_not_a_layer_or_two_steps(
 def test_traces_without_iterations_are_compared_by_period() -> None:
     both = [
         measure(
-            TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work
+            TreePerfAnalyzer(
+                steps(n).document(), use_kernel_name_categories=True
+            ).gpu_events
         )
         for n in (6, 4)
     ]
@@ -244,7 +246,7 @@ def test_sums_by_place_kernel_and_category_are_the_totals(other: str) -> None:
         measure(
             TreePerfAnalyzer(
                 SHARED / f"compare/{name}.json.gz", use_kernel_name_categories=True
-            ).work
+            ).gpu_events
         )
         for name in ("six", other)
     ]
@@ -276,9 +278,9 @@ def test_the_times_of_a_path_are_those_of_its_modules() -> None:
     analyzers = [
         TreePerfAnalyzer(path, use_kernel_name_categories=True) for path in paths
     ]
-    places = compare([measure(each.work) for each in analyzers], total=True).tables[
-        "places"
-    ]
+    places = compare(
+        [measure(each.gpu_events) for each in analyzers], total=True
+    ).tables["places"]
     for letter, analyzer in zip("AB", analyzers, strict=True):
         own = analyzer.get_df_nn_modules().set_index("path")["gpu_time_self_ms"]
         found = places.groupby("path")[f"{letter}_time_ms"].sum()
@@ -297,7 +299,9 @@ def test_the_tree_has_the_times_of_both_traces() -> None:
 
     both = [
         measure(
-            TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work
+            TreePerfAnalyzer(
+                steps(n).document(), use_kernel_name_categories=True
+            ).gpu_events
         )
         for n in (6, 4)
     ]

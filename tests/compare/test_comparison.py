@@ -89,7 +89,7 @@ def test_the_gaps_between_iterations_are_micro_or_macro(
 ) -> None:
     def of(maker: TraceMaker) -> pd.DataFrame:
         analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
-        measurement = measure(analyzer.work, micro_idle_thresh_us=threshold_us)
+        measurement = measure(analyzer.gpu_events, micro_idle_thresh_us=threshold_us)
         return compare([measurement] * 2).tables["timeline"]
 
     for maker in (training(3), training(4, skip_after=2)):
@@ -266,7 +266,7 @@ def test_traces_that_cannot_be_compared() -> None:
     assert of_row(one_sided.tables["categories"], "GEMM")["B_time_ms"] == 0
     assert any(note == "B contains no GPU events." for note in one_sided.notes)
     with pytest.raises(UsageError, match="use_kernel_name_categories=True"):
-        measure(TreePerfAnalyzer(training(1).document()).work)
+        measure(TreePerfAnalyzer(training(1).document()).gpu_events)
 
 
 def test_unlinked_kernels_count_in_the_timeline_when_asked() -> None:
@@ -378,7 +378,7 @@ def _shared(name: str) -> TreePerfAnalyzer:
 )
 def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
     analyzer = _shared(name)
-    comparison = compare([measure(analyzer.work)] * 2, total=True)
+    comparison = compare([measure(analyzer.gpu_events)] * 2, total=True)
     for table in comparison.tables.values():
         assert not table["difference_ms"].any()
     timeline = analyzer.get_df_gpu_timeline()
@@ -402,7 +402,7 @@ def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
 def test_one_model_on_two_makers_gpus() -> None:
     name = "Qwen_Qwen1.5-0.5B-Chat__1016005"
     analyzers = [_shared(f"nvidia/{name}"), _shared(f"amd/{name}")]
-    comparison = compare([measure(analyzer.work) for analyzer in analyzers])
+    comparison = compare([measure(analyzer.gpu_events) for analyzer in analyzers])
     assert comparison.basis == "iteration"
     attention = of_row(
         comparison.tables["operations"], "aten::_flash_attention_forward"

@@ -125,12 +125,12 @@ def test_several_gpus_share_one_bar_unless_they_are_split() -> None:
     maker = TraceMaker()
     maker.gpu("kernel", GEMM, 0, 10, device=0)
     maker.gpu("kernel", NORM, 5, 10, device=1)
-    work = analyzed(maker).work
-    whole = measure_run(work, an_input(), 0)
+    gpu_events = analyzed(maker).gpu_events
+    whole = measure_run(gpu_events, an_input(), 0)
     assert whole.gpu_ns == whole.elapsed_ns == 15_000
     assert whole.devices == (0, 1)
     assert any("2 GPUs" in note and "--per-device" in note for note in whole.notes)
-    runs_of_devices = measure(work, an_input(), 0, "device")
+    runs_of_devices = measure(gpu_events, an_input(), 0, "device")
     assert [run.label for run in runs_of_devices] == [
         "llama_vllm_run_0_gpu0",
         "llama_vllm_run_0_gpu1",
@@ -158,7 +158,7 @@ def test_maps_for_nsight_names_categorize_copies_and_memsets(
     maker.gpu(kind, name, 0, 10)
     maker.gpu("kernel", "J", 20, 10)
     maker.gpu("kernel", "nobody knows it", 30, 10)
-    run = measure_run(analyzed(maker, DEF_ABC).work, an_input(), 0)
+    run = measure_run(analyzed(maker, DEF_ABC).gpu_events, an_input(), 0)
     found = dict(zip(run.kernel, run.category, strict=True))
     assert found == {name: "non-gpu-H_D_memops", "J": "attn", "nobody knows it": "misc"}
 
@@ -189,7 +189,7 @@ def test_maps_can_distinguish_directions_and_rules_of_the_user_take_precedence(
         maker.gpu("gpu_memcpy", name, 10 * place, 10 - place)
     maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
     analyzer = TreePerfAnalyzer(maker.document(), categorizer=ways, rules=[rules])
-    run = measure_run(analyzer.work, an_input(), 0)
+    run = measure_run(analyzer.gpu_events, an_input(), 0)
     assert run.category == ["up", "down", "rest", "mine"]
 
 
@@ -203,12 +203,14 @@ def test_the_catch_all_of_a_map_categorizes_copies_too() -> None:
         ({"DEF": {"ABC": {"nvjet": "b"}}}, "(no pattern)"),
     ):
         analyzer = analyzed(maker, mapping)
-        assert set(measure_run(analyzer.work, an_input(), 0).category) == {category}
+        assert set(measure_run(analyzer.gpu_events, an_input(), 0).category) == {
+            category
+        }
         assert set(analyzer.get_df_kernel_summary()["kernel_category"]) == {category}
 
 
 def test_built_in_rules_categorize_copies_too() -> None:
-    run = measure_run(analyzed(overlapping(), "builtin").work, an_input(), 0)
+    run = measure_run(analyzed(overlapping(), "builtin").gpu_events, an_input(), 0)
     assert set(run.category) == {"GEMM", "Normalization", "Memory Ops"}
 
 
@@ -223,7 +225,9 @@ def test_the_error_without_gpu_events_says_how_to_record_them() -> None:
 
 def test_without_categories_there_is_no_chart() -> None:
     with pytest.raises(UsageError, match="categories"):
-        measure_run(TreePerfAnalyzer(overlapping().document()).work, an_input(), 0)
+        measure_run(
+            TreePerfAnalyzer(overlapping().document()).gpu_events, an_input(), 0
+        )
 
 
 def test_the_csv_has_a_row_for_each_kernel_and_one_for_time_without_gpu_work() -> None:
@@ -263,7 +267,9 @@ def test_the_pivot_table_compares_categories() -> None:
 
 
 def test_a_category_may_have_the_name_of_the_time_without_gpu_work() -> None:
-    run = measure_run(analyzed(overlapping(), {"nvjet": NOT_GPU}).work, an_input(), 0)
+    run = measure_run(
+        analyzed(overlapping(), {"nvjet": NOT_GPU}).gpu_events, an_input(), 0
+    )
     table = category_table([run])
     assert table.index.tolist().count(NOT_GPU) == 2
     assert table[0].sum() == pytest.approx(1e-4)

@@ -76,9 +76,9 @@ def test_many_categories_and_runs_with_hostile_names(
     for place, _ in enumerate(names):
         maker.gpu("kernel", f"k{place:02}", 10 * place, 9)
     mapping = {f"k{place:02}": name for place, name in enumerate(names)}
-    work = analyzed(maker, mapping).work
+    gpu_events = analyzed(maker, mapping).gpu_events
     runs = [
-        measure_run(work, an_input(name=f"<b>{at}<br>%{{x}}.json"), at)
+        measure_run(gpu_events, an_input(name=f"<b>{at}<br>%{{x}}.json"), at)
         for at in range(8)
     ]
     write_page(tmp_path / "result.html", runs, title=" ".join(HOSTILE))

@@ -102,7 +102,7 @@ def test_a_trace_and_its_own_reports_are_the_same(tmp_path: Path) -> None:
         maker.kernel(name, 5000 + 20 * at, 10.123)
     maker.gpu("gpu_memcpy", "Memcpy HtoD", 6000, 7)
     analyzer = analyzed(maker)
-    measured = with_reference(measure(analyzer.work), analyzer)
+    measured = with_reference(measure(analyzer.gpu_events), analyzer)
     reports = [measure_report(path) for path in reports_of(analyzer, tmp_path)]
     comparison = compare([measured, *reports])
     assert list(comparison.tables) == TABLES
@@ -116,7 +116,7 @@ def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
     maker = training(2)
     maker.kernel("k", 5000, 3, device=1)
     analyzer = analyzed(maker)
-    measured = measure(analyzer.work, micro_idle_thresh_us=60)
+    measured = measure(analyzer.gpu_events, micro_idle_thresh_us=60)
     split, plain = (
         measure_report(
             reports_of(analyzer, tmp_path / str(us), micro_idle_thresh_us=us)[0]
@@ -150,7 +150,7 @@ def test_a_report_with_only_tracelens_sheets_is_compared_by_stand_ins(
         rows = pd.DataFrame(book[name].values)
         rows.to_csv(folder / f"{name}.csv", index=False, header=False)
     analyzer = analyzed(maker)
-    measured = with_reference(measure(analyzer.work), analyzer)
+    measured = with_reference(measure(analyzer.gpu_events), analyzer)
     comparison = compare([measured, measure_report(folder)])
     assert_unchanged(comparison)
     assert "op category" in comparison.tables["categories"]
@@ -246,7 +246,9 @@ def test_tracelens_tables_of_a_real_trace(name: str) -> None:
     )
     theirs = measure_report(trace.with_name(f"{trace.name[:-8]}_perf_report_csvs"))
     assert theirs.report == "TraceLens"
-    comparison = compare([with_reference(measure(analyzer.work), analyzer), theirs])
+    comparison = compare(
+        [with_reference(measure(analyzer.gpu_events), analyzer), theirs]
+    )
     assert "kernels" in comparison.tables
     for name, table in comparison.tables.items():
         # Their times are differences of doubles that count µs since 1970.
@@ -290,7 +292,7 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
     )
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     reports = [measure_report(path) for path in reports_of(analyzer, tmp_path)]
-    assert_unchanged(compare([measure(analyzer.work), *reports]))
+    assert_unchanged(compare([measure(analyzer.gpu_events), *reports]))
 
 
 @pytest.mark.usefixtures("few_tables")

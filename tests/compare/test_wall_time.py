@@ -28,7 +28,7 @@ def compared(*documents: dict[str, Any]) -> Comparison:
         TreePerfAnalyzer(document, use_kernel_name_categories=True)
         for document in documents
     ]
-    return compare([measure(analyzer.work) for analyzer in analyzers])
+    return compare([measure(analyzer.gpu_events) for analyzer in analyzers])
 
 
 def test_shorter_gaps_shorten_the_wall_time_even_if_the_gpu_works_longer() -> None:

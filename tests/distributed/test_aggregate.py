@@ -93,7 +93,7 @@ def test_calls_are_counted_within_their_iteration() -> None:
                 KERNEL, begin, 50 + again, correlation=2 * at + again + 1, at=start + 10
             )
     maker.kernel(KERNEL, 3000, 7)  # without a launch, so without metadata
-    frame = collective_calls(TreePerfAnalyzer(maker.document()).work)
+    frame = collective_calls(TreePerfAnalyzer(maker.document()).gpu_events)
     assert frame["iteration"].tolist() == ["5", "5", "6", "6", ""]
     assert frame["sequence"].tolist() == [1, 2, 1, 2, 1]
     assert frame["duration_us"].tolist() == [50, 51, 50, 51, 7]

@@ -36,7 +36,7 @@ def test_a_job_without_sends_has_no_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ring_attention_is_no_pipeline(ranks: int) -> None:
     calls = []
-    work = []
+    gpu_events = []
     for step in range(6):
         start = 1000 * step
         for rank in range(ranks):
@@ -44,8 +44,8 @@ def test_ring_attention_is_no_pipeline(ranks: int) -> None:
             before = (rank - 1) % ranks
             calls.append(("send", rank, following, start, start + 100))
             calls.append(("recv", rank, before, start, start + 100))
-            work.append((rank, start, start + 900))
-    found = analyze_pipelines(exchanges(calls), of_ranks(computation(work)))
+            gpu_events.append((rank, start, start + 900))
+    found = analyze_pipelines(exchanges(calls), of_ranks(computation(gpu_events)))
     assert found.iterations == ()
 
 
@@ -55,8 +55,8 @@ def test_data_that_is_only_passed_on_is_no_pipeline() -> None:
         start = 1000 * number
         calls.append(("send", 0, 1, start + 500, start + 600))
         calls.append(("recv", 1, 0, start + 500, start + 600))
-    work = [(0, 0, 500), (1, 650, 900), (0, 1000, 1500), (1, 1650, 1900)]
-    found = analyze_pipelines(exchanges(calls), of_ranks(computation(work)))
+    gpu_events = [(0, 0, 500), (1, 650, 900), (0, 1000, 1500), (1, 1650, 1900)]
+    found = analyze_pipelines(exchanges(calls), of_ranks(computation(gpu_events)))
     assert found.iterations == ()
 
 

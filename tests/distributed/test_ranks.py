@@ -57,11 +57,13 @@ def simulated_job(
     for path in sorted(folder.glob("rank*")):
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
         info = document["distributedInfo"]
-        work = TreePerfAnalyzer(path, use_kernel_name_categories=True).work
-        tables = rank_tables(work, TraceRanks(info["rank"], RankSource.METADATA, {}))
+        gpu_events = TreePerfAnalyzer(path, use_kernel_name_categories=True).gpu_events
+        tables = rank_tables(
+            gpu_events, TraceRanks(info["rank"], RankSource.METADATA, {})
+        )
         for name, frame in tables.items():
             store.put_table(f"{name}/{path.stem}", frame)
-        groups = configured_groups(work.trace.metadata)
+        groups = configured_groups(gpu_events.trace.metadata)
         world_size = info["world_size"]
         done[path.stem] = {
             "communication": communication_about(

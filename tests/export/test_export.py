@@ -218,7 +218,7 @@ def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
     assert sum("clocks are not aligned" in name for name in names) >= 2
     analyzer = TreePerfAnalyzer(out)
     alone = TreePerfAnalyzer(short_demo_trace)
-    assert len(analyzer.work) == 2 * len(alone.work)
+    assert len(analyzer.gpu_events) == 2 * len(alone.gpu_events)
     assert int(analyzer.tree.linked.sum()) == 2 * int(alone.tree.linked.sum())
 
 
@@ -275,7 +275,7 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
     monkeypatch.setattr(Simulation, "_assessment", withheld)
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
-    (part,) = coverage_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
+    (part,) = coverage_of(TreePerfAnalyzer(trace).gpu_events).parts.to_dict("records")
     assert (hole["name"], hole["ts"]) == ("dropped_events", part["start"] / 1000)
     assert hole["args"]["what"] == "20 launches without GPU work"
     assert of_lane(document, "critical path") == []
@@ -339,7 +339,7 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
             expected[key] = count + 1, ns
     assert {(each[0], each[1]): tuple(each[2:]) for each in by_name} == expected
     analyzer = TreePerfAnalyzer(SHARED / trace)
-    kernels = Counter(analyzer.trace.name_of(row) for row in analyzer.work.rows)
+    kernels = Counter(analyzer.trace.name_of(row) for row in analyzer.gpu_events.rows)
     words = ("kernel", "gpu_memcpy", "gpu_memset")
     told = Counter({each[1]: 0 for each in by_name})
     for category, name, count, _ in by_name:
@@ -349,7 +349,7 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
     launch = analyzer.tree.launch_of_gpu[analyzer.tree.linked]
     first: dict[int, int] = {}
     for row, event in zip(
-        launch.tolist(), analyzer.work.rows[analyzer.tree.linked], strict=True
+        launch.tolist(), analyzer.gpu_events.rows[analyzer.tree.linked], strict=True
     ):
         first[row] = min(first.get(row, 1 << 62), int(trace_of.ts[event]))
     assert flows == [[sum(int(trace_of.ts[row]) <= ts for row, ts in first.items())]]
@@ -360,12 +360,12 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
 
 @pytest.mark.real_data
 def test_counters_are_those_of_hta() -> None:
-    work = TreePerfAnalyzer(VIEW / "alexnet.json.gz").work
-    queue = queue_length(work).set_index("stream")
+    gpu_events = TreePerfAnalyzer(VIEW / "alexnet.json.gz").gpu_events
+    queue = queue_length(gpu_events).set_index("stream")
     assert queue["changes"].to_dict() == {7: 182, 20: 14}
     assert queue["mean"].to_dict() == pytest.approx({7: 3.34615385, 20: 0.64285714})
     assert queue["max"].to_dict() == {7: 18, 20: 2}
-    (copies,) = copy_bandwidth(work).to_dict("records")
+    (copies,) = copy_bandwidth(gpu_events).to_dict("records")
     assert (copies["direction"], copies["copies"]) == ("HtoD", 16)
     assert (copies["mean"], copies["max"]) == pytest.approx((4.10889808, 11.14669037))
 
@@ -376,10 +376,10 @@ def test_counters_are_those_of_hta() -> None:
 def test_bins_and_nodes_add_up_to_the_durations(
     analyzed_demo: TreePerfAnalyzer,
 ) -> None:
-    work = analyzed_demo.work
-    total = int(work.duration.sum())
-    axis = timeline_bins(work)
-    tree = call_tree(work)
+    gpu_events = analyzed_demo.gpu_events
+    total = int(gpu_events.duration.sum())
+    axis = timeline_bins(gpu_events)
+    tree = call_tree(gpu_events)
     assert int(axis["gpu_time_ns"].sum()) == total
     assert len(tree) <= MAX_NODES
     sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()

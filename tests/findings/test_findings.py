@@ -61,7 +61,10 @@ def slow_host() -> Document:
 def found_by(plugins: PluginRegistry, document: Document | None = None) -> Findings:
     analyzer = TreePerfAnalyzer(document or slow_host())
     return find_findings(
-        analyzer.work, lambda: pytest.fail("not asked"), analyzer.roofline, plugins
+        analyzer.gpu_events,
+        lambda: pytest.fail("not asked"),
+        analyzer.roofline,
+        plugins,
     )
 
 

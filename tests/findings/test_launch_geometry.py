@@ -54,5 +54,5 @@ def test_grids_of_nsight_systems() -> None:
     grid = "gridX INTEGER, gridY INTEGER, gridZ INTEGER"
     maker = ExportMaker(f"CREATE TABLE {table} ({TABLES[table]}, {grid})")
     maker.kernel("mine", 100, 1_000_000, gridX=3, gridY=2, gridZ=1)
-    trace = TreePerfAnalyzer(read_export(maker)).work.trace
+    trace = TreePerfAnalyzer(read_export(maker)).gpu_events.trace
     assert trace.arg("grid").at(trace.gpu_rows).tolist() == [6]

@@ -228,7 +228,9 @@ def ids(document: Document) -> tuple[float, dict[str, Finding]]:
 @cache
 def before(name: str) -> tuple[Document, DevicePeaks, float, dict[str, Finding]]:
     document = read(SHARED / TRACES[name])
-    peaks = next(iter(peaks_of_devices(TreePerfAnalyzer(document).work.trace).values()))
+    peaks = next(
+        iter(peaks_of_devices(TreePerfAnalyzer(document).gpu_events.trace).values())
+    )
     assert peaks
     return document, peaks, *ids(document)
 

@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 def wall_of(document: Document) -> WallTime:
-    return WallTime(TreePerfAnalyzer(document).work)
+    return WallTime(TreePerfAnalyzer(document).gpu_events)
 
 
 def on_streams(spans: Sequence[tuple[Span, int]]) -> WallTime:
@@ -74,9 +74,9 @@ def test_findings_and_gaps_agree_on_the_idle_time_of_each_device(
 ) -> None:
     analyzer = TreePerfAnalyzer(document)
     findings: Any = analyzer.findings().as_dict()
-    work = analyzer.work
-    tracks = find_tracks(work, "device")
-    by_cause = classify_gaps(work, "device").idle_by_cause_ms()
+    gpu_events = analyzer.gpu_events
+    tracks = find_tracks(gpu_events, "device")
+    by_cause = classify_gaps(gpu_events, "device").idle_by_cause_ms()
     assert findings["idle_by_cause_ms"] == by_cause
     summary = analyzer.get_df_gap_summary()
     of_devices = summary[summary["scope"] == "device"]
@@ -85,7 +85,9 @@ def test_findings_and_gaps_agree_on_the_idle_time_of_each_device(
         assert ms == pytest.approx(sum(ms_of_devices))
     for track, device in enumerate(tracks.device_labels):
         is_on_device = tracks.of_gpu == track
-        busy_ns = union_length(work.start[is_on_device], work.end[is_on_device])
+        busy_ns = union_length(
+            gpu_events.start[is_on_device], gpu_events.end[is_on_device]
+        )
         idle_ms = findings["total_ms"] - busy_ns / 1e6
         assert sum(by_cause[device].values()) == pytest.approx(idle_ms)
 
@@ -97,7 +99,7 @@ def test_findings_and_parts_of_the_recording_have_no_moment_in_common(
 ) -> None:
     analyzer = TreePerfAnalyzer(document)
     findings: Any = analyzer.findings().as_dict(intervals=True)
-    device_count = len(find_tracks(analyzer.work, "device"))
+    device_count = len(find_tracks(analyzer.gpu_events, "device"))
     parts = findings["recording"]["parts"]
     spans = []
     for owner in findings["findings"] + parts:
@@ -116,7 +118,7 @@ def test_findings_and_parts_of_the_recording_have_no_moment_in_common(
 def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     """Whatever is claimed in whatever order, the sum is at most the wall time."""
     wall = wall_of(document)
-    rows = wall.work.trace.rows_of(*LAUNCH_KINDS)
+    rows = wall.gpu_events.trace.rows_of(*LAUNCH_KINDS)
 
     def draw_mask(size: int) -> BoolArray:
         flags = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
@@ -126,7 +128,7 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 5))):
         kind = data.draw(st.sampled_from(["events", "during", "up to"]))
         if kind == "events":
-            events = draw_mask(len(wall.work))
+            events = draw_mask(len(wall.gpu_events))
             share = data.draw(st.floats(0, 1))
             claim = wall.claim_events(events, share)
         elif kind == "during":
@@ -162,9 +164,9 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     wall = on_streams(
         [((start, start + length), stream) for start, length, stream in drawn]
     )
-    start = wall.work.start // 1000
-    end = wall.work.end // 1000
-    is_on_stream = wall.work.trace.stream == 1
+    start = wall.gpu_events.start // 1000
+    end = wall.gpu_events.end // 1000
+    is_on_stream = wall.gpu_events.trace.stream == 1
     microseconds_alone = 0
     for microsecond in range(30):
         runs = (start <= microsecond) & (microsecond < end)
@@ -178,8 +180,8 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
 
 def test_work_beside_other_work_saves_nothing() -> None:
     wall = on_streams([((0, 100), 1), ((20, 60), 2)])
-    assert wall.claim_events(wall.work.trace.stream == 2).attributed_ns == 0
-    assert wall.claim_events(wall.work.trace.stream == 1).attributed_ns == 60_000
+    assert wall.claim_events(wall.gpu_events.trace.stream == 2).attributed_ns == 0
+    assert wall.claim_events(wall.gpu_events.trace.stream == 1).attributed_ns == 60_000
 
 
 def test_an_event_is_claimed_once() -> None:
@@ -198,7 +200,7 @@ def test_a_gap_is_divided_among_the_causes_of_its_parts() -> None:
         ("cudaFree", (240, 300)),
     ]
     wall = wall_of(late_launch(calls=calls).document())
-    trace = wall.work.trace
+    trace = wall.gpu_events.trace
     names = np.array([trace.name_of(row) for row in range(len(trace))])
     claim = wall.claim_idle_during(np.flatnonzero(names == "cudaMalloc"))
     assert claim.attributed_ns == 130_000
@@ -246,8 +248,8 @@ def test_gaps_after_a_call_together_claim_no_more_than_its_duration() -> None:
     maker = late_launch(calls=[("cudaStreamSynchronize", (60, 160))], second=220)
     wall = wall_of(maker.document())
     (row,) = np.flatnonzero(
-        wall.work.trace.names_matching(lambda n: "Synchronize" in n)[
-            wall.work.trace.name
+        wall.gpu_events.trace.names_matching(lambda n: "Synchronize" in n)[
+            wall.gpu_events.trace.name
         ]
     )
     both = np.full(len(wall.classified), row)

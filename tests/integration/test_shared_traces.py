@@ -244,11 +244,12 @@ def test_every_gpu_event_is_in_every_table(real: Real) -> None:
     analyzer = real.analyzer
     events = real.gpu_events
     time_ns = sum(nanoseconds(event["dur"]) for event in events)
-    work = analyzer.work
+    gpu_events = analyzer.gpu_events
     linked = analyzer.tree.linked
-    assert len(work) == len(events)
+    assert len(gpu_events) == len(events)
     assert (
-        int(work.duration[linked].sum()) + int(work.duration[~linked].sum()) == time_ns
+        int(gpu_events.duration[linked].sum()) + int(gpu_events.duration[~linked].sum())
+        == time_ns
     )
     for frame in (
         analyzer.get_df_kernel_summary(),
@@ -306,7 +307,7 @@ def test_the_timeline_adds_up(real: Real, include_unlinked: bool) -> None:
         assert sum(ns[f"analyzed_{kind}"] for kind in shown) == busy
         assert busy <= ns["busy_time"]
         assert busy + ns["analyzed_idle_time"] == ns["analyzed_time"]
-    assert frame.empty == (not analyzer.work.counted.any())
+    assert frame.empty == (not analyzer.gpu_events.counted.any())
 
 
 def test_operations_take_no_negative_time(real: Real) -> None:
@@ -358,10 +359,10 @@ def test_sizes_of_the_others() -> None:
         "edge/one_triton_kernel": 1,
     }
     for name, kernels in counts.items():
-        assert analyzed(name).work.is_kernel.sum() == kernels
+        assert analyzed(name).gpu_events.is_kernel.sum() == kernels
     assert analyzed("nvidia/training_large").trace.provenance.present == 216_092
-    assert len(analyzed("edge/cpu_only").work) == 0
-    assert len(analyzed("edge/cat_spelled_Kernel").work) > 0
+    assert len(analyzed("edge/cpu_only").gpu_events) == 0
+    assert len(analyzed("edge/cat_spelled_Kernel").gpu_events) > 0
 
 
 # Other tools' tables.
@@ -379,7 +380,7 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
         }
     analyzer = analyzed(name)
     trace = analyzer.trace
-    work = analyzer.work
+    gpu_events = analyzer.gpu_events
     tree = analyzer.tree
     steps = [
         row
@@ -388,9 +389,9 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
     ]
     chosen = tree.linked.copy()
     chosen[chosen] = trace.ts[tree.launch_of_gpu[chosen]] < max(trace.ts[steps])
-    start = -(-(work.start + trace.base_ns) // 1000)
-    end = (work.end + trace.base_ns) // 1000
-    computing = chosen & work.is_kernel & ~work.is_communication
+    start = -(-(gpu_events.start + trace.base_ns) // 1000)
+    end = (gpu_events.end + trace.base_ns) // 1000
+    computing = chosen & gpu_events.is_kernel & ~gpu_events.is_communication
     busy = union_length(start[chosen], end[chosen])
     total = int(end[chosen].max() - start[chosen].min())
     computation = union_length(start[computing], end[computing])

@@ -111,7 +111,7 @@ def test_two_processes_on_one_device_have_streams_of_their_own() -> None:
         for at in range(3):
             maker.kernel("k", 1_000 * at + 400 * number, 100, pid=pid)
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
-    tracks = find_tracks(analyzer.work, "stream")
+    tracks = find_tracks(analyzer.gpu_events, "stream")
     assert tracks.process == [10, 20]
     assert tracks.device.tolist() == [0, 0]
     assert tracks.stream.tolist() == [7, 7]
@@ -125,7 +125,7 @@ def test_a_device_that_two_processes_share_is_idle_when_neither_works() -> None:
             maker.kernel("k", 1_000 * at + 400 * number, 100, pid=pid)
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
-    gaps = find_gaps(analyzer.work, "device")
+    gaps = find_gaps(analyzer.gpu_events, "device")
     assert len(gaps) == 5
     assert int(gaps.duration.sum()) / 1e6 == pytest.approx(timeline["idle_time"])
 

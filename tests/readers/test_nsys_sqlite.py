@@ -108,7 +108,7 @@ def test_a_range_does_not_change_categories(monkeypatch: pytest.MonkeyPatch) -> 
         return categorize(self, names, ops)
 
     monkeypatch.setattr(KernelCategorizer, "categorize", noted)
-    assert analyzer.work.categories is not None
+    assert analyzer.gpu_events.categories is not None
     assert asked == [None]
     assert set(analyzer.get_df_kernels()["cpu_op"]) == {
         "aten::_flash_attention_forward"
@@ -159,7 +159,7 @@ def test_no_rule_categorizes_graphs_recorded_whole(
     analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True)
     assert whole_graphs(analyzer.trace) == {"CUDA graph 3"}
     assert analyzer.coverage.uncategorized_percent == 100.0
-    told = advice(analyzer.work, analyzer.coverage)
+    told = advice(analyzer.gpu_events, analyzer.coverage)
     assert [note for note in told if note.startswith("No rule matches")] == [
         "No rule matches zz_unheard_of, which takes 33.3 % of GPU time."
     ]

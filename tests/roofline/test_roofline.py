@@ -1,4 +1,4 @@
-"""The roofline of a trace: rows, sums, time lost, utilisation, plugins' models, command, sheets."""
+"""The roofline of a trace: rows, sums, time lost, utilization, plugins' models, command, sheets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tracelens_ext.roofline.summary import (
     modelled,
     shape_text,
 )
-from tracelens_ext.roofline.utilisation import utilisation
+from tracelens_ext.roofline.utilization import utilization
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +188,7 @@ def test_without_peaks_there_are_figures_and_no_percentages() -> None:
     frame = analyzer.get_df_roofline()
     assert frame["tflops_per_s"].notna().all()
     assert frame[["% of roofline", "time_lost_ms", "bound"]].isna().all(axis=None)
-    (note,) = advice(analyzer.work, analyzer.roofline())
+    (note,) = advice(analyzer.gpu_events, analyzer.roofline())
     assert "--device-peaks" in note
     assert analyzer.get_df_roofline("H100 SXM")["% of roofline"].notna().all()
 
@@ -249,19 +249,19 @@ def test_ratios_of_families_are_of_sums() -> None:
     )
 
 
-def test_utilisation_of_an_iteration() -> None:
+def test_utilization_of_an_iteration() -> None:
     analyzer = analyzed(("aten::mm", MM, 500), ("aten::add", arguments([8], [8]), 100))
-    steps = utilisation(analyzer.work, analyzer.roofline())
+    steps = utilization(analyzer.gpu_events, analyzer.roofline())
     assert steps["iteration"].tolist() == ["ProfilerStep#3"]
     assert steps["mfu_percent"].tolist() == [pytest.approx(100 * MM_US / 1000)]
-    whole = utilisation(analyzer.work, analyzer.roofline(), "no such annotation")
+    whole = utilization(analyzer.gpu_events, analyzer.roofline(), "no such annotation")
     assert whole["iteration"].tolist() == ["the whole trace"]
 
 
 def test_rates_are_unknown_where_most_gpu_time_has_no_model() -> None:
     """The coverage stands beside each rate."""
     analyzer = analyzed(("aten::mm", MM, 400), ("my::op", MM, 600))
-    steps = utilisation(analyzer.work, analyzer.roofline())
+    steps = utilization(analyzer.gpu_events, analyzer.roofline())
     assert steps[["mfu_percent", "tflops_per_s"]].isna().all(axis=None)
     assert steps["modeled_percent"].tolist() == [pytest.approx(40)]
     families = family_summary(analyzer.roofline()).set_index("family")
@@ -270,9 +270,9 @@ def test_rates_are_unknown_where_most_gpu_time_has_no_model() -> None:
     assert families.loc[NO_FAMILY, "modeled_percent"] == 0
 
 
-def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
+def test_utilization_is_not_known_where_nothing_is_modelled() -> None:
     analyzer = analyzed(("unheard::of", MM, 10.0))
-    frame = utilisation(analyzer.work, analyzer.roofline())
+    frame = utilization(analyzer.gpu_events, analyzer.roofline())
     assert frame[["tflop", "tflops_per_s", "mfu_percent"]].isna().all(axis=None)
 
 
@@ -292,7 +292,7 @@ def test_a_note_explains_rows_over_the_roofline(
     size: list[int], device: str, why: str
 ) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
-    (note,) = advice(analyzer.work, analyzer.roofline())
+    (note,) = advice(analyzer.gpu_events, analyzer.roofline())
     assert note.startswith("More than 100 % of the roofline, because ")
     assert why in note
     assert "(aten::add)" in note
@@ -399,7 +399,7 @@ def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[st
     found = [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
     registry = PluginRegistry(found)
     return find_roofline(
-        analyzer.work, analyzer.launchers, registry=registry
+        analyzer.gpu_events, analyzer.launchers, registry=registry
     ), registry.problems
 
 
@@ -552,7 +552,7 @@ def test_without_shapes_a_note_replaces_the_sheet(tmp_path: Path) -> None:
     path.write_text(json.dumps(document(("aten::mm", {}, 50))), encoding="utf-8")
     assert "roofline" not in generate_perf_report_pytorch(path, tmp_path / "r.xlsx")
     analyzer = TreePerfAnalyzer(path)
-    assert "record_shapes=True" in advice(analyzer.work, analyzer.roofline())[0]
+    assert "record_shapes=True" in advice(analyzer.gpu_events, analyzer.roofline())[0]
 
 
 def test_an_unknown_family_is_a_usage_error() -> None:

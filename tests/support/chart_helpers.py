@@ -70,7 +70,7 @@ def report(path: Path) -> Path:
 
 def run_of(maker: TraceMaker, position: int = 0, **options: Any) -> EngineRun:
     """The measures of a trace made by hand, with vLLM's map for Llama."""
-    return measure_run(analyzed(maker).work, an_input(**options), position)
+    return measure_run(analyzed(maker).gpu_events, an_input(**options), position)
 
 
 def analyzed(maker: TraceMaker, categorizer: Any = "vllm:llama") -> TreePerfAnalyzer:

@@ -82,7 +82,7 @@ def measured(maker: TraceMaker, **options: Any) -> Measurement:
     analyzer = TreePerfAnalyzer(
         maker.document(), use_kernel_name_categories=True, **options
     )
-    return measure(analyzer.work)
+    return measure(analyzer.gpu_events)
 
 
 def write(path: Path, maker: TraceMaker) -> Path:

@@ -54,9 +54,8 @@ class Fleet:
     rccl: bool = False  #: all communication kernels have the same name
     moe: bool = False  #: there are all-to-alls
     batched: bool = False  #: sends and receives are not described
-    hang_ms: int = (
-        600  #: how long the others wait for a hanging rank; 0 if nothing is recorded
-    )
+    #: how long the others wait for a hanging rank; 0 if nothing is recorded
+    hang_ms: int = 600
     layers: int = 2
     more: dict[str, Any] = field(default_factory=dict)  #: further options of faults
 

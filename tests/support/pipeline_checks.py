@@ -41,7 +41,7 @@ def pipelines_in(folder: Path, stages: list[list[int]] | None = None) -> FoundPi
     activity = []
     for path in sorted(folder.glob("rank*")):
         rank = int(path.name.removeprefix("rank").partition(".")[0])
-        events = TreePerfAnalyzer(path, use_kernel_name_categories=True).work
+        events = TreePerfAnalyzer(path, use_kernel_name_categories=True).gpu_events
         tables = pipeline_tables(events, TraceRanks(rank, RankSource.METADATA, {}))
         calls.append(tables[CALLS])
         activity.append(tables[ACTIVITY])

@@ -73,5 +73,5 @@ def test_a_profiler_that_started_late(vendor: str) -> None:
     assert table["% of unlinked time"].sum() == pytest.approx(100)
     assert set(table["reason"]) == {"launch not in the trace"}
     # They all ran before the first kernel that was launched while the profiler watched.
-    first_linked = analyzer.work.start[analyzer.tree.linked].min()
+    first_linked = analyzer.gpu_events.start[analyzer.tree.linked].min()
     assert table["first_start_ms"].max() * 1e6 < first_linked

@@ -56,11 +56,11 @@ class GapReport:
         from tracelens_ext.analysis.idle_time.classification import classify_gaps
         from tracelens_ext.analysis.idle_time.kernel_pairs import PAIR_SORTS
 
-        work = analyzer.work
+        gpu_events = analyzer.gpu_events
         self._options = options
         self._top = options.top
-        self._stream_gaps = classify_gaps(work, "stream", selection)
-        device_gaps = classify_gaps(work, "device", selection)
+        self._stream_gaps = classify_gaps(gpu_events, "stream", selection)
+        device_gaps = classify_gaps(gpu_events, "device", selection)
         #: the gaps of the selected stream, or else of whole devices
         self._main_gaps: ClassifiedGaps = self._stream_gaps
         if selection.stream is None:
@@ -71,8 +71,8 @@ class GapReport:
         self.members: dict[str, object] = {
             "idle_by_cause_ms": device_gaps.idle_by_cause_ms()
         }
-        self.selected = selected_text(selection, work)
-        self.answer = idle_time_answer(work, self._main_gaps, selection)
+        self.selected = selected_text(selection, gpu_events)
+        self.answer = idle_time_answer(gpu_events, self._main_gaps, selection)
         self.sorted_by = PAIR_SORTS[options.sort].title
 
     def headline(self) -> list[str]:
@@ -313,30 +313,30 @@ def _table_makers(
     """Return the function that computes each table of the gaps, by the name of the table."""
     from tracelens_ext.analysis.idle_time import gap_tables, kernel_pairs
 
-    work = analyzer.work
+    gpu_events = analyzer.gpu_events
     scope: Scope = "device" if selection.stream is None else "stream"
     scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
     longest = max(options.top, gap_tables.LONGEST_LISTED)
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "gap_summary": lambda: gap_tables.gap_summary(
-            work, scopes, selection=selection
+            gpu_events, scopes, selection=selection
         ),
-        "gap_shapes": lambda: gap_tables.gap_shapes(work, selection=selection),
+        "gap_shapes": lambda: gap_tables.gap_shapes(gpu_events, selection=selection),
         "idle_cpu_activity": lambda: gap_tables.idle_cpu_activity(
-            work, scope, selection=selection
+            gpu_events, scope, selection=selection
         ),
-        "gap_streams": lambda: gap_tables.gap_streams(work, selection=selection),
+        "gap_streams": lambda: gap_tables.gap_streams(gpu_events, selection=selection),
         "idle_by_kernel_pair": lambda: kernel_pairs.idle_by_kernel_pair(
-            work, options.sort, selection=selection
+            gpu_events, options.sort, selection=selection
         ),
         "gaps_longest": lambda: gap_tables.gaps_longest(
-            work, scope, longest=longest, selection=selection
+            gpu_events, scope, longest=longest, selection=selection
         ),
         "gap_full_names": lambda: kernel_pairs.gap_full_names(
-            work, options.sort, selection=selection
+            gpu_events, options.sort, selection=selection
         ),
         "gap_histogram": lambda: gap_tables.gap_histogram(
-            gpu_events=work,
+            gpu_events=gpu_events,
             smallest=options.hist_min,
             largest=options.hist_max,
             log=options.log,
@@ -344,7 +344,7 @@ def _table_makers(
         ),
     }
     if options.all:
-        makers["gaps"] = lambda: gap_tables.gaps(work, selection=selection)
+        makers["gaps"] = lambda: gap_tables.gaps(gpu_events, selection=selection)
     return makers
 
 

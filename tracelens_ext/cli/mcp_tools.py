@@ -106,7 +106,7 @@ class TraceTools:
         verdict = [summary_sentence(findings)]
         verdict.extend(finding.title for finding in findings.findings[:_VERDICTS])
         facts = overview(
-            gpu_events=analyzer.work,
+            gpu_events=analyzer.gpu_events,
             covered=analyzer.coverage,
             products=recognized_products(analyzer.trace),
         )
@@ -115,7 +115,7 @@ class TraceTools:
             "recording": findings.recording_lines,
             "program": findings.program,
             "verdict": verdict,
-            "notes": advice(analyzer.work, analyzer.coverage),
+            "notes": advice(analyzer.gpu_events, analyzer.coverage),
             "tables": _present_tables(analyzer),
             "next": (
                 "findings(path): what would save the most time, with evidence and "
@@ -243,7 +243,7 @@ class TraceTools:
         pattern = None
         if node is not None:
             pattern = _pattern_of_node(node)
-        tree = merged_tree(self._traces.analyzer(path).work, op=pattern)
+        tree = merged_tree(self._traces.analyzer(path).gpu_events, op=pattern)
         if node is not None and not len(tree):
             raise UsageError(
                 f"no operation called {node!r} launches GPU work; see tree(path)"

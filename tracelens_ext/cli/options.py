@@ -301,12 +301,12 @@ class SelectionOptions:
         )
 
 
-def selected_text(selection: EventFilter, work: GpuEvents) -> str:
+def selected_text(selection: EventFilter, gpu_events: GpuEvents) -> str:
     """Describe a selection, and the GPU events that it misses because their launch is unknown.
 
     Empty if all GPU events are selected.
     """
-    missed_events = selection.left_out(work)
+    missed_events = selection.left_out(gpu_events)
     if not missed_events:
         return selection.text
     return (

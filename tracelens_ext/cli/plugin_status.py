@@ -20,9 +20,8 @@ class PluginStatus:
     plugin: Plugin  #: the plugin
     #: the names of its rule packs; `*` marks those that only an option selects
     packs: tuple[str, ...]
-    works: (
-        bool  #: True if any part works: a pack, a reader, or a hook that did not fail
-    )
+    #: True if any part works: a pack, a reader, or a hook that did not fail
+    works: bool
     #: its error messages, one line each
     problems: tuple[str, ...]
 

@@ -285,7 +285,7 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     ]
 
 
-def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
+def first_lines(gpu_events: GpuEvents, trace: object = None) -> list[Block]:
     """Return the first blocks of a screen: the trace, and how complete the recording is.
 
     A trace without GPU work has no line about the recording.
@@ -295,8 +295,8 @@ def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
     blocks: list[Block] = []
     if trace is not None:
         blocks.append([f"Trace: {trace}"])
-    if len(work):
-        lines = recording_lines(work)
+    if len(gpu_events):
+        lines = recording_lines(gpu_events)
         blocks.append(f"Recording: {' '.join(lines)}")
         if trace is None:
             blocks.append([""])

@@ -284,7 +284,7 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     """
     from tracelens_ext.analysis.kernels.kernels import tracelens_kernel_summary
 
-    sheets = {_KERNEL_SUMMARY.name: tracelens_kernel_summary(analyzer.work)}
+    sheets = {_KERNEL_SUMMARY.name: tracelens_kernel_summary(analyzer.gpu_events)}
     if analyzer.trace.count_of(*analyzer.trace.operation_kinds):
         by_category = analyzer.get_df_kernel_launchers_summary_by_category()
         sheets[_OPS_SUMMARY.name] = analyzer.get_df_kernel_launchers_summary()

@@ -127,7 +127,7 @@ class Measurement:
 
 
 def measure(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     *,
     micro_idle_thresh_us: float | None = None,
     failures: PartFailures | None = None,
@@ -135,7 +135,7 @@ def measure(
     """Measure one trace for a comparison.
 
     Args:
-        work: the GPU events of the trace, with categories.
+        gpu_events: the GPU events of the trace, with categories.
         micro_idle_thresh_us: idle gaps up to this length are reported separately in the timeline;
             None to report all idle time together.
         failures: receives a message for each part that fails.
@@ -145,24 +145,26 @@ def measure(
     """
     failures = PartFailures() if failures is None else failures
     meter = _Meter(
-        gpu_events=work, micro_idle_thresh_us=micro_idle_thresh_us, failures=failures
+        gpu_events=gpu_events,
+        micro_idle_thresh_us=micro_idle_thresh_us,
+        failures=failures,
     )
-    steps = _steps(work)
+    steps = _steps(gpu_events)
     iterations = steps.iterations
-    total = meter.figures(np.ones(len(work), dtype=bool))
+    total = meter.figures(np.ones(len(gpu_events), dtype=bool))
     phases: pd.DataFrame | None = None
     with failures.isolate("The table phases of the comparison"):
-        phases = _phases(work)
+        phases = _phases(gpu_events)
     if phases is not None:
         total = replace(total, tables={**total.tables, "phases": phases})
     period: Period | None = None
     with failures.isolate("The period of kernel names"):
-        period = find_period(work)
+        period = find_period(gpu_events)
     return Measurement(
-        path=work.trace.provenance.path,
-        devices=device_names(work.trace),
+        path=gpu_events.trace.provenance.path,
+        devices=device_names(gpu_events.trace),
         total=total,
-        categories=_possible_categories(work),
+        categories=_possible_categories(gpu_events),
         whole_iterations=meter.figures_of_iterations(iterations),
         iterations=iterations.whole_count,
         iterations_text=_iterations_text(steps),

@@ -60,7 +60,9 @@ def measured_for_comparison(
     """
     failures = analyzer.failures
     measurement = measure(
-        analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us, failures=failures
+        analyzer.gpu_events,
+        micro_idle_thresh_us=micro_idle_thresh_us,
+        failures=failures,
     )
     savings: dict[str, Saving] | None = None
     with failures.isolate("The findings"):

@@ -209,7 +209,7 @@ def _analyze_trace(
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
     """Return the content of a trace's marker, and its tables."""
     trace = analyzer.trace
-    gpu_events = analyzer.work
+    gpu_events = analyzer.gpu_events
     source = job.source
     devices = np.unique(trace.device).tolist()
     hints = rank_hints(metadata=trace.metadata, url=source.url, devices=devices)

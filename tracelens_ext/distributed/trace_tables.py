@@ -75,7 +75,7 @@ def trace_tables(
         name: the path or URL of the trace as the user gave it.
         ranks: the rank or ranks of the trace.
     """
-    gpu_events = analyzer.work
+    gpu_events = analyzer.gpu_events
     function_of_table: dict[str, Callable[[], pd.DataFrame]] = {
         "timeline": lambda: timeline_by_device(gpu_events),
         "categories": lambda: categories(gpu_events),

@@ -40,12 +40,10 @@ class Choice:
     window: tuple[int, int] | None = None
     #: number of the iteration to export, together with the GPU work that it launched
     iteration: int | None = None
-    devices: frozenset[int] | None = (
-        None  #: devices of GPU events; None for all devices
-    )
-    streams: frozenset[int] | None = (
-        None  #: streams of GPU events; None for all streams
-    )
+    #: devices of GPU events; None for all devices
+    devices: frozenset[int] | None = None
+    #: streams of GPU events; None for all streams
+    streams: frozenset[int] | None = None
     min_ns: int = 0  #: the shortest duration of GPU and CPU events
     host: bool = True  #: False to leave out CPU events
     stacks: bool = False  #: True to export Python frames

@@ -60,9 +60,8 @@ class Source:
     """A trace to export."""
 
     gpu_events: GpuEvents  #: the GPU events of the trace
-    label: str = (
-        ""  #: the rank of the trace, such as `rank 3`; empty if there is only one trace
-    )
+    #: the rank of the trace, such as `rank 3`; empty if there is only one trace
+    label: str = ""
     shift_ns: int = 0  #: the time that is added to all times of the trace
     clock_note: str = ""  #: how exact the shift is, in words; empty for no note
     spans: Sequence[Span] = ()  #: the spans of the tracks that the export adds

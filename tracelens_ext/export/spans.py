@@ -43,11 +43,11 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
     failures = analyzer.failures
     spans: list[Span] = []
     with failures.isolate("The track iterations"):
-        spans += _iteration_spans(analyzer.work)
-    if not len(analyzer.work):
+        spans += _iteration_spans(analyzer.gpu_events)
+    if not len(analyzer.gpu_events):
         return spans
     with failures.isolate("The track recording"):
-        spans += _recording_spans(analyzer.work)
+        spans += _recording_spans(analyzer.gpu_events)
     if with_findings:
         with failures.isolate("The track findings"):
             spans += _finding_spans(analyzer)

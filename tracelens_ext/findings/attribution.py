@@ -68,7 +68,7 @@ FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.HostSegme
 
 
 def places_of(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     claim: Claim,
     idle_moments: FindMoments,
     known: Mapping[str, Sequence[Place]] | None = None,
@@ -76,13 +76,13 @@ def places_of(
     """Return the places of a claim by kind, those with the most time first.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         claim: the attributed time.
         idle_moments: `hosts.idle_time_segments` of the work.
         known: places that the detector knows better, by kind; they replace those found here.
     """
-    places_of_gaps = _of_gaps(work, claim, idle_moments)
-    places_of_events = _of_events(work, claim)
+    places_of_gaps = _of_gaps(gpu_events, claim, idle_moments)
+    places_of_events = _of_events(gpu_events, claim)
     kinds = [
         "operations",
         "modules",
@@ -185,7 +185,7 @@ def _relabeled(
 
 
 def _of_gaps(
-    work: GpuEvents, claim: Claim, idle_moments: FindMoments
+    gpu_events: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> dict[str, list[Place]]:
     """Return the places of the idle time of a claim: what the host was in at each moment."""
     idle = claim.intervals.chosen(claim.intervals.gap != NONE)
@@ -199,18 +199,18 @@ def _of_gaps(
     places = {}
     for kind, column in columns.items():
         places[kind] = _ranked_in_gaps(
-            work, claim, idle_moments, KINDS_OF_COLUMN[column]
+            gpu_events, claim, idle_moments, KINDS_OF_COLUMN[column]
         )
-    places["iterations"] = _iterations_during(work, idle, len(claim.devices))
+    places["iterations"] = _iterations_during(gpu_events, idle, len(claim.devices))
     return places
 
 
 def python_files(
-    work: GpuEvents, claim: Claim, idle_moments: FindMoments
+    gpu_events: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> list[Place]:
     """Return the Python files whose frames are innermost in most of the idle time of a claim."""
     kinds = KINDS_OF_COLUMN["python_frame"]
-    places = _ranked_in_gaps(work, claim, idle_moments, kinds, _file_of_frame)
+    places = _ranked_in_gaps(gpu_events, claim, idle_moments, kinds, _file_of_frame)
     return sorted(places, key=lambda place: -place.attributed_ms)[:MOST_PLACES]
 
 
@@ -220,7 +220,7 @@ def _file_of_frame(frame: str) -> str:
 
 
 def _ranked_in_gaps(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     claim: Claim,
     idle_moments: FindMoments,
     kinds: tuple[EventKind, ...],
@@ -229,7 +229,7 @@ def _ranked_in_gaps(
     """Return the innermost events of some kinds with the most idle time of a claim.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         claim: the attributed time, some of it in gaps.
         idle_moments: `hosts.idle_time_segments` of the work.
         kinds: the kinds of events.
@@ -247,7 +247,7 @@ def _ranked_in_gaps(
         ),
     )
     segments = _join_searches(searches, idle.gap)
-    code, labels = hosts.event_labels(work.trace, segments.row)
+    code, labels = hosts.event_labels(gpu_events.trace, segments.row)
     if EventKind.PYTHON_FUNCTION not in kinds:
         code, labels = folded_labels(code, labels)
     if relabel is not None:
@@ -359,11 +359,11 @@ def _innermost(
 
 
 def _iterations_during(
-    work: GpuEvents, idle: Intervals, device_count: int
+    gpu_events: GpuEvents, idle: Intervals, device_count: int
 ) -> list[Place]:
     """Return the iterations with the most idle time, each from its own process."""
-    iterations, labels, _ = named_iterations(work.tree, None)
-    process_of_thread = work.trace.process_of_thread
+    iterations, labels, _ = named_iterations(gpu_events.tree, None)
+    process_of_thread = gpu_events.trace.process_of_thread
     process = np.where(idle.thread != NONE, process_of_thread[idle.thread], NONE)
     places: list[Place] = []
     for process_number in np.unique(iterations.process).tolist():
@@ -381,66 +381,71 @@ def _iterations_during(
     return places
 
 
-def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
+def _of_events(gpu_events: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     """Return the places of the GPU events of a claim."""
     events = claim.events
     ns = claim.event_ns
     if not len(events):
         return {}
-    launch = work.tree.launch_of_gpu[events]
+    launch = gpu_events.tree.launch_of_gpu[events]
     has_launch = launch != NONE
-    iterations, iteration_labels, _ = named_iterations(work.tree, None)
+    iterations, iteration_labels, _ = named_iterations(gpu_events.tree, None)
     is_launched_in_iteration = iterations.of_gpu != NONE
     iteration = np.where(
         is_launched_in_iteration, iterations.of_gpu, iterations.started_in
     )
     kernels = [
         replace(place, name=simple_name(place.name))
-        for place in ranked(code=work.name[events], labels=work.trace.names, ns=ns)
+        for place in ranked(
+            code=gpu_events.name[events], labels=gpu_events.trace.names, ns=ns
+        )
     ]
     return {
-        "operations": _operations_of_events(work, events, ns),
-        "modules": _modules_of_events(work, events, ns),
+        "operations": _operations_of_events(gpu_events, events, ns),
+        "modules": _modules_of_events(gpu_events, events, ns),
         "python_frames": frames_around(
-            work=work, calls=launch[has_launch], ns=ns[has_launch]
+            gpu_events=gpu_events, calls=launch[has_launch], ns=ns[has_launch]
         ),
         "iterations": ranked(iteration[events], iteration_labels, ns),
-        "streams": _streams_of_events(work, events, ns),
+        "streams": _streams_of_events(gpu_events, events, ns),
         "kernels": kernels,
     }
 
 
 def _operations_of_events(
-    work: GpuEvents, events: Int64Array, ns: Float64Array
+    gpu_events: GpuEvents, events: Int64Array, ns: Float64Array
 ) -> list[Place]:
     """Return the operations that launched GPU events, or the events around other launches."""
-    operation, labels = work.parent_op
-    launch = work.tree.launch_of_gpu[events]
-    has_operation = work.tree.cpu_op_of_gpu[events] != NONE
+    operation, labels = gpu_events.parent_op
+    launch = gpu_events.tree.launch_of_gpu[events]
+    has_operation = gpu_events.tree.cpu_op_of_gpu[events] != NONE
     operation_of_events = np.where(has_operation, operation[events], NONE)
     places = ranked(operation_of_events, labels, ns)
     is_outside = (launch != NONE) & ~has_operation
     places += around(
-        work=work, kinds=_ENCLOSING, calls=launch[is_outside], ns=ns[is_outside]
+        gpu_events=gpu_events,
+        kinds=_ENCLOSING,
+        calls=launch[is_outside],
+        ns=ns[is_outside],
     )
     return places
 
 
 def _modules_of_events(
-    work: GpuEvents, events: Int64Array, ns: Float64Array
+    gpu_events: GpuEvents, events: Int64Array, ns: Float64Array
 ) -> list[Place]:
     """Return the modules that GPU events belong to; empty if none were recorded."""
-    if not has_modules(work.trace):
+    if not has_modules(gpu_events.trace):
         return []
-    module, paths = module_of_gpu(work)
+    module, paths = module_of_gpu(gpu_events)
     return ranked(module[events], paths, ns)
 
 
 def _streams_of_events(
-    work: GpuEvents, events: Int64Array, ns: Float64Array
+    gpu_events: GpuEvents, events: Int64Array, ns: Float64Array
 ) -> list[Place]:
     """Return the streams that GPU events ran on."""
-    numbers, code = np.unique(work.trace.stream[events], return_inverse=True)
+    numbers, code = np.unique(gpu_events.trace.stream[events], return_inverse=True)
     labels = [_stream_label(number) for number in numbers.tolist()]
     return ranked(code, labels, ns)
 
@@ -452,18 +457,18 @@ def _stream_label(number: int) -> str:
 
 
 def frames_around(
-    work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array
+    gpu_events: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
     """Return the innermost lines of Python around the host calls with the most time.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         calls: the rows of the calls, (k,).
         ns: the time of each call, (k,).
     """
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(
-        work=work,
+        gpu_events=gpu_events,
         kinds=KINDS_OF_COLUMN["python_frame"],
         calls=calls[largest],
         ns=ns[largest],
@@ -471,7 +476,7 @@ def frames_around(
 
 
 def around(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     kinds: tuple[EventKind, ...],
     calls: Int64Array,
     ns: IntArray | Float64Array,
@@ -480,7 +485,7 @@ def around(
 
     The arguments are those of `frames_around`, but all calls are looked up.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     start = trace.ts[calls]
     intervals = hosts.HostIntervals(
         thread=trace.thread[calls], start=start, end=start + 1

@@ -66,7 +66,7 @@ _MOST_KERNELS_LACK: Final = (
 
 
 def find_findings(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     find_launchers: Callable[[], Launchers],
     find_roofline: Callable[[], Roofline],
     registry: PluginRegistry | None = None,
@@ -76,7 +76,7 @@ def find_findings(
     """Return the findings of a trace: what would save the most wall time.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         find_launchers: finds the operations that launched them; called only if a detector needs it.
         find_roofline: compares those operations with the best case; called only if needed.
         registry: the plugins to ask; None: the installed plugins.
@@ -88,36 +88,40 @@ def find_findings(
         The findings with at least `LEAST_SHARE_PERCENT` of the analyzed time, and the findings that
         only inform. Without GPU events there are no findings.
     """
-    program = program_of(work.trace)
-    recording = coverage_of(work)
+    program = program_of(gpu_events.trace)
+    recording = coverage_of(gpu_events)
     with_recording = partial(
         Findings,
-        recording=recording_dict(work),
-        recording_lines=recording_lines(work),
+        recording=recording_dict(gpu_events),
+        recording_lines=recording_lines(gpu_events),
         program={"kind": program.kind, "because": program.because},
         analyzed_ms=recording.analyzed_ns / NS_PER_MS,
     )
-    if not len(work):
+    if not len(gpu_events):
         return with_recording(0.0)
     if registry is None:
         registry = default_registry()
     if failures is None:
         failures = PartFailures()
     if simulate is None:
-        simulate = partial(Simulation, work)
+        simulate = partial(Simulation, gpu_events)
     inspection = Inspection(
-        work, find_launchers, find_roofline, WallTime(work), failures=failures
+        gpu_events,
+        find_launchers,
+        find_roofline,
+        WallTime(gpu_events),
+        failures=failures,
     )
-    first_sentences = suspect_sentences(work)
-    if _lacks_most_kernels(work):
+    first_sentences = suspect_sentences(gpu_events)
+    if _lacks_most_kernels(gpu_events):
         inspection.wall.forgo_idle_time()
         first_sentences.append(_MOST_KERNELS_LACK)
     findings = _ask_detectors(registry, inspection)
-    too_little = too_little_recorded(work)
+    too_little = too_little_recorded(gpu_events)
     if too_little:
         first_sentences.append(too_little)
-        findings = _without_rates(work, findings)
-    findings = with_places_in_titles(work, findings)
+        findings = _without_rates(gpu_events, findings)
+    findings = with_places_in_titles(gpu_events, findings)
     inspection.idle_moments.cache_clear()  # frees memory for the simulation
     simulated = _simulated(findings, simulate, registry, failures)
     has_claims = any(finding.attributed_ms for finding in simulated.findings)
@@ -177,19 +181,19 @@ def _simulated(
     return _Simulated(bounded(findings), {})
 
 
-def _without_rates(work: GpuEvents, findings: list[Finding]) -> list[Finding]:
+def _without_rates(gpu_events: GpuEvents, findings: list[Finding]) -> list[Finding]:
     """Return the findings that a short recording supports: only those that inform, if any."""
-    if has_little_work(work):
+    if has_little_work(gpu_events):
         return []
     return [finding for finding in findings if finding.informs_only]
 
 
-def _lacks_most_kernels(work: GpuEvents) -> bool:
+def _lacks_most_kernels(gpu_events: GpuEvents) -> bool:
     """Return whether most launches have no GPU event in the file.
 
     The GPU may then have worked while it seems idle.
     """
-    launches = find_launches(work)
+    launches = find_launches(gpu_events)
     is_lost = launches.lost[launches.is_kernel | launches.is_graph]
     return len(is_lost) > 0 and bool(is_lost.mean() > _MOST)
 
@@ -247,7 +251,7 @@ def _check_detector(item: object) -> None:
 
 def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Finding]:
     """Return the findings of all detectors, the largest expected saving first."""
-    kind = program_of(inspection.work.trace).kind
+    kind = program_of(inspection.gpu_events.trace).kind
     findings: list[Finding] = []
     for offered in offered_detectors(registry):
         if kind not in offered.item.kinds:
@@ -342,9 +346,9 @@ def _what_is_unknown(inspection: Inspection) -> str:
     It is about the largest unknown: idle time, missing shapes, or kernels without a performance
     model. It is empty if most of the analyzed time could be compared with the roofline.
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     analyzed_ns = inspection.analyzed_ns
-    is_analyzed = ~coverage_of(work).is_set_aside(work)
+    is_analyzed = ~coverage_of(gpu_events).is_set_aside(gpu_events)
     has_model = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
     if _mean_busy_ns(inspection.wall, is_analyzed & has_model) > _MOST * analyzed_ns:
         return ""
@@ -362,13 +366,15 @@ def _what_is_unknown(inspection: Inspection) -> str:
         )
     if not is_unknown.any():
         return ""
-    groups = group_durations([work.name[is_unknown]], work.duration[is_unknown])
+    groups = group_durations(
+        [gpu_events.name[is_unknown]], gpu_events.duration[is_unknown]
+    )
     unknown_kernels_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])
-    all_ns = max(int(work.duration[is_analyzed].sum()), 1)
+    all_ns = max(int(gpu_events.duration[is_analyzed].sum()), 1)
     profiler = inspection.kernel_profiler
     if 2 * largest_ns > unknown_kernels_ns:
-        name = _shortened_name(work.trace.names[int(groups.keys[0][0])])
+        name = _shortened_name(gpu_events.trace.names[int(groups.keys[0][0])])
         percent = 100 * largest_ns / all_ns
         return (
             f"One kernel without a performance model, {name}, takes {percent:.0f} % "
@@ -390,9 +396,9 @@ def _shortened_name(name: str) -> str:
 
 def _mean_busy_ns(wall: WallTime, which: BoolArray) -> float:
     """Return the busy time of some GPU events, (g,), the mean over the devices, ns."""
-    work = wall.work
+    gpu_events = wall.gpu_events
     total_ns = 0
     for device_index in range(len(wall.tracks)):
         is_chosen = which & (wall.tracks.of_gpu == device_index)
-        total_ns += union_length(work.start[is_chosen], work.end[is_chosen])
+        total_ns += union_length(gpu_events.start[is_chosen], gpu_events.end[is_chosen])
     return total_ns / max(len(wall.tracks), 1)

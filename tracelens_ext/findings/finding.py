@@ -165,9 +165,8 @@ class Finding:
     where: Mapping[str, Sequence[Place]]
     evidence: Sequence[Evidence]  #: the numbers behind the finding
     advice: str  #: what to change
-    documentation: (
-        str  #: a command or URL that shows the text about this kind of finding
-    )
+    #: a command or URL that shows the text about this kind of finding
+    documentation: str
     snippet: str = ""  #: the change as a line of code; empty if one line is not enough
     #: the least and the most that the fix saves; None if they equal `saving_ms`
     saving_low_ms: float | None = None
@@ -277,9 +276,8 @@ class Findings:
     total_ms: float  #: wall time from the first start of GPU work to its last end
     #: the findings, the largest expected saving first, those that only inform at the end
     findings: Sequence[Finding] = ()
-    notes: Sequence[
-        str
-    ] = ()  #: sentences about problems that could not be detected, and why
+    #: sentences about problems that could not be detected, and why
+    notes: Sequence[str] = ()
     #: the idle time of each device by cause, as in `gaps`
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(
         default_factory=dict

@@ -68,11 +68,11 @@ class ShapedClaim:
 
     def __init__(self, inspection: Inspection, claim: Claim) -> None:
         self._inspection = inspection
-        self._work = inspection.work
+        self._gpu_events = inspection.gpu_events
         self._claim = claim
         intervals = claim.intervals
         self._length: Int64Array = intervals.end - intervals.start
-        self.shapes: GapShapes = shapes_of_gaps(inspection.work)
+        self.shapes: GapShapes = shapes_of_gaps(inspection.gpu_events)
         self._gap_count = len(self.shapes.shape)
         #: the claimed time of each gap, ns, (k,)
         self.ns_of_gap: Int64Array = sums(
@@ -137,7 +137,7 @@ class ShapedClaim:
         longest_first = np.argsort(-self.ns_of_gap, kind="stable")
         gaps = longest_first[:_LONGEST_NAMED]
         gaps = gaps[self.ns_of_gap[gaps] > 0]
-        begin = classify_gaps(self._work, "device").gaps.start[gaps]
+        begin = classify_gaps(self._gpu_events, "device").gaps.start[gaps]
         begin_ms = (begin - self._inspection.wall.start) / NS_PER_MS
         named = zip(gaps.tolist(), begin_ms.tolist(), self._cpu_in(gaps), strict=True)
         return [
@@ -152,7 +152,7 @@ class ShapedClaim:
 
     def _cpu_in(self, gaps: Int64Array) -> list[str]:
         """Return what the CPU does in most of each gap, in words."""
-        classified = classify_gaps(self._work, "device")
+        classified = classify_gaps(self._gpu_events, "device")
         thread = self._inspection.wall.threads_of_gaps.waited_for[gaps]
         times = HostIntervals(
             thread=thread,
@@ -167,12 +167,12 @@ class ShapedClaim:
                 activities[position] = f"in {name}"
         for column in reversed(_COLUMNS):
             rows = innermost_during(
-                trace=self._work.trace,
+                trace=self._gpu_events.trace,
                 kinds=KINDS_OF_COLUMN[column],
                 intervals=times,
                 ignored=_IGNORED,
             )
-            code, labels = event_labels(self._work.trace, rows)
+            code, labels = event_labels(self._gpu_events.trace, rows)
             names = [labels[number] for number in code.tolist()]
             activities = [
                 f"in {name}" if name else other

@@ -42,13 +42,13 @@ _BUILT_IN: Final = ("$builtins ", "$<unknown> ", "$<frozen ", "<built-in")
 
 def idle_places(inspection: Inspection, claim: Claim) -> dict[str, Sequence[Place]]:
     """Return further places of the idle time of a claim by kind, without kinds with no place."""
-    kind = program_of(inspection.work.trace).kind
+    kind = program_of(inspection.gpu_events.trace).kind
     idle = claim.intervals.chosen(claim.intervals.gap != NONE)
     places: dict[str, Sequence[Place]] = {}
     if kind == "jax":
         places["main_thread"] = _compiled_calls(inspection, claim, idle)
     places["python_files"] = python_files(
-        inspection.work, claim, inspection.idle_moments
+        inspection.gpu_events, claim, inspection.idle_moments
     )
     if kind == "pytorch-training":
         places["parts_of_step"] = _parts_of_step(inspection, claim, idle)
@@ -60,7 +60,7 @@ def _parts_of_step(
     inspection: Inspection, claim: Claim, idle: Intervals
 ) -> list[Place]:
     """Return the parts of the training step in which the idle time is."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     has_thread = idle.thread != NONE
     known = idle.chosen(has_thread)
     process = trace.process_of_thread[known.thread].astype(np.int64)
@@ -88,7 +88,7 @@ def _frames_of_main_thread(
     inspection: Inspection, claim: Claim, idle: Intervals
 ) -> list[Place]:
     """Return the Python frames of the program's thread during idle time, the innermost ones."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
     if not len(frames):
         return []
@@ -107,7 +107,7 @@ def time_in_compiled_calls(
     inspection: Inspection, start: Int64Array, end: Int64Array
 ) -> dict[str, Int64Array]:
     """Return how long each compiled function of JAX runs in each of n intervals, ns, (n,)."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     rows = inspection.host_rows(
         _COMPILED_CALL, EventKind.CPU_OP, EventKind.USER_ANNOTATION
     )
@@ -142,7 +142,7 @@ def _places(
 
 def _next_work(inspection: Inspection, claim: Claim, idle: Intervals) -> list[Place]:
     """Return the GPU work that ends the gaps as places: `before gemm`."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     length = idle.end - idle.start
     _, first_of_gap, number = np.unique(
         idle.gap, return_index=True, return_inverse=True
@@ -150,7 +150,7 @@ def _next_work(inspection: Inspection, claim: Claim, idle: Intervals) -> list[Pl
     ns_of_gap = np.bincount(number, length) / len(claim.devices)
     gap = idle.gap[first_of_gap]
     event_after = inspection.wall.classified.gaps.after[gap]
-    places = ranked(work.name[event_after], work.trace.names, ns_of_gap)
+    places = ranked(gpu_events.name[event_after], gpu_events.trace.names, ns_of_gap)
     named = []
     for place in places[:MOST_PLACES]:
         name = simple_name(place.name) or place.name

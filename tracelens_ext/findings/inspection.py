@@ -90,7 +90,7 @@ _NO_SAVING: Final = _ExpectedSaving(0.0, 0.0, None, None)
 class Inspection:
     """A trace as detectors see it."""
 
-    work: GpuEvents  #: the g GPU events
+    gpu_events: GpuEvents  #: the g GPU events
     find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
     #: compares those operations with the best case
     find_roofline: Callable[[], Roofline]
@@ -100,6 +100,11 @@ class Inspection:
     #: collects the parts that could not be computed
     failures: PartFailures = field(default_factory=PartFailures)
 
+    @property
+    def work(self) -> GpuEvents:
+        """The GPU events, by their earlier name."""
+        return self.gpu_events
+
     @cached_property
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
@@ -108,7 +113,7 @@ class Inspection:
     @cached_property
     def idle_moments(self) -> Any:  # noqa: ANN401 (a function with a cache)
         """`idle_time_segments` of the work, with a cache of its results."""
-        return cache(partial(idle_time_segments, self.work))
+        return cache(partial(idle_time_segments, self.gpu_events))
 
     @property
     def roofline(self) -> Roofline:
@@ -139,9 +144,9 @@ class Inspection:
     @cached_property
     def stream_order(self) -> StreamOrder:
         """The GPU events by stream and start."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         _, stream = number_groups([trace.device, trace.stream])
-        order = np.lexsort((self.work.start, stream))
+        order = np.lexsort((self.gpu_events.start, stream))
         return StreamOrder(events=order, stream=stream[order])
 
     def by_operation(
@@ -178,9 +183,9 @@ class Inspection:
 
     def named(self, pattern: re.Pattern[str]) -> BoolArray:
         """Return which GPU events are kernels with a pattern in the name, without collectives."""
-        work = self.work
-        is_named: BoolArray = work.trace.named(work.name, pattern.search)
-        return is_named & work.is_kernel & ~work.is_communication
+        gpu_events = self.gpu_events
+        is_named: BoolArray = gpu_events.trace.named(gpu_events.name, pattern.search)
+        return is_named & gpu_events.is_kernel & ~gpu_events.is_communication
 
     def by_device(self, value: Callable[..., float]) -> Float64Array:
         """Return a value of the device of each GPU event, (g,).
@@ -189,8 +194,8 @@ class Inspection:
             value: returns the value for a device as the trace describes it, and its peaks; both may
                 be None.
         """
-        trace = self.work.trace
-        result = np.zeros(len(self.work))
+        trace = self.gpu_events.trace
+        result = np.zeros(len(self.gpu_events))
         for number, peaks in self.roofline.peaks.items():
             device = trace.described(number)
             is_on_device = trace.device == number
@@ -204,13 +209,13 @@ class Inspection:
             needed: the time that the call of each GPU event needs, ns, (g,); 0: not known.
             far: a call is too long only if it takes more than this times the needed time.
         """
-        work = self.work
+        gpu_events = self.gpu_events
         is_known = (needed > 0) & self.wall.free
-        share = np.zeros(len(work))
+        share = np.zeros(len(gpu_events))
         if is_known.any():
             call = self.launchers.of_gpu[is_known]
             needed_ns = needed[is_known]
-            call_ns = np.bincount(call, work.duration[is_known])
+            call_ns = np.bincount(call, gpu_events.duration[is_known])
             taken_ns = call_ns[call]
             is_too_long = taken_ns > far * needed_ns
             share[is_known] = np.where(is_too_long, 1.0 - needed_ns / taken_ns, 0.0)
@@ -223,14 +228,14 @@ class Inspection:
         first_events = events[first]
         flops = self.by_operation(_flops_of_row)[first_events]
         total_flops = float(flops.sum())
-        busy_ns = float(self.work.duration[events].sum())
+        busy_ns = float(self.gpu_events.duration[events].sum())
         flops_per_ns = total_flops / max(busy_ns, 1.0)
         return flops_per_ns / 1e3
 
     @cached_property
     def facts(self) -> ProgramFacts:
         """The facts about the program and the device on which advice depends."""
-        return ProgramFacts(self.work, self._known_peaks)
+        return ProgramFacts(self.gpu_events, self._known_peaks)
 
     def _known_peaks(self) -> Mapping[int, DevicePeaks | None]:
         roofline = self._roofline_if_computed
@@ -241,7 +246,7 @@ class Inspection:
     @property
     def kernel_profiler(self) -> str:
         """The command that profiles single kernels on the GPUs of the trace."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         names = " ".join(
             trace.names[code] for code in np.unique(trace.name).tolist()[:1000]
         )
@@ -255,18 +260,18 @@ class Inspection:
     @property
     def is_of_pytorch(self) -> bool:
         """True if the program uses PyTorch, so that snippets of PyTorch code help."""
-        return program_of(self.work.trace).kind in PYTORCH
+        return program_of(self.gpu_events.trace).kind in PYTORCH
 
     @cached_property
     def missing(self) -> dict[str, str]:
         """How to record what the trace lacks, such as `shapes`, by its name."""
-        missing_parts = coverage_of(self.work).missing
+        missing_parts = coverage_of(self.gpu_events).missing
         return {part.what: part.how for part in missing_parts}
 
     @cached_property
     def analyzed_ns(self) -> float:
         """The part of the wall time that was recorded and is not warm-up; at least 1."""
-        return max(coverage_of(self.work).analyzed_ns, 1.0)
+        return max(coverage_of(self.gpu_events).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Add a sentence about a problem that cannot be detected, once."""
@@ -275,15 +280,15 @@ class Inspection:
 
     def host_rows(self, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
         """Return the host events of some kinds whose names a pattern matches from the beginning."""
-        return self.work.trace.rows_named(pattern, *kinds)
+        return self.gpu_events.trace.rows_named(pattern, *kinds)
 
     def host_ms(self, rows: Int64Array) -> float:
         """Return the total duration of some host events, ms."""
-        return float(self.work.trace.dur[rows].sum()) / NS_PER_MS
+        return float(self.gpu_events.trace.dur[rows].sum()) / NS_PER_MS
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Return those of some host events that overlap the idle time of a claim."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         idle = claim.intervals.chosen(claim.intervals.gap != NONE)
         idle_ns = covered(idle.start, idle.end, trace.ts[rows], trace.end_of(rows))
         return rows[idle_ns > 0]
@@ -295,7 +300,7 @@ class Inspection:
             rows: the rows of n host events, (n,).
             others: the rows of the events to count.
         """
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         if not len(rows):
             return np.zeros(0, dtype=np.int64)
         order = by_group_and_time(trace.thread[others], trace.ts[others])
@@ -313,7 +318,9 @@ class Inspection:
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Return which host events launch GPU work on their own thread."""
-        launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
+        launches = distinct(
+            self.gpu_events.tree.launch_of_gpu[self.gpu_events.tree.linked]
+        )
         return self.held_by(rows, launches) > 0
 
     def claim(self, claims: Callable[[WallTime], Claim]) -> Claim:
@@ -381,11 +388,11 @@ class Inspection:
         places: Mapping[str, Sequence[Place]] = {}
         if claim is not None:
             saving = self._expected_saving(claim, text, low_ms, high_ms)
-            places = places_of(self.work, claim, self.idle_moments, where)
+            places = places_of(self.gpu_events, claim, self.idle_moments, where)
             if not informs:
                 places = {**places, **_places_of_devices(claim)}
         chosen_texts = ChosenTexts(
-            program_kind=program_of(self.work.trace).kind,
+            program_kind=program_of(self.gpu_events.trace).kind,
             facts=self.facts,
             text=text,
             variant=variant,
@@ -493,7 +500,7 @@ class Inspection:
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
         """Return the number of GPU events in a claim, and their whole duration."""
-        duration = self.work.duration[claim.events]
+        duration = self.gpu_events.duration[claim.events]
         return {
             "events": len(claim.events),
             "time_ms": self.wall.mean_ms(duration),

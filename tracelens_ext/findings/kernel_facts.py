@@ -18,8 +18,8 @@ SHORT_NS: Final = 5_000
 
 def blocks_of_events(inspection: Inspection) -> Float64Array:
     """Return the number of blocks of each GPU event, (g,); 0: not recorded."""
-    trace = inspection.work.trace
-    rows = inspection.work.rows
+    trace = inspection.gpu_events.trace
+    rows = inspection.gpu_events.rows
     if trace.arg("grid").texts is None:
         return trace.arg("grid").at(rows, 0).astype(np.float64)
     code, blocks = argument_values(

@@ -96,7 +96,7 @@ def launch_bound(
     facts = inspection.facts
     if facts.shows(Fact.GPU_GRAPHS) or not facts.shows(Fact.SHORT_LAUNCHES):
         return LaunchBound()
-    kind = program_of(inspection.work.trace).kind
+    kind = program_of(inspection.gpu_events.trace).kind
     tests: tuple[_Test, ...] = ()
     if kind in PYTORCH_JOBS:
         tests = _TESTS_OF_PYTORCH
@@ -135,7 +135,7 @@ def _changing_sizes(
     """Return the reason if sizes of tensors change from iteration to iteration, else None."""
     if "shapes" in inspection.missing or not inspection.roofline.has_shapes:
         return None
-    iterations = find_iterations(inspection.work.tree)
+    iterations = find_iterations(inspection.gpu_events.tree)
     whole = np.flatnonzero(iterations.whole)
     if len(whole) < 2:
         return None
@@ -161,10 +161,10 @@ def _waits(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
     """Return the reason if operations read values from the GPU several times per iteration."""
-    work = inspection.work
-    trace = work.trace
-    tree = work.tree
-    calls = blocking_calls(work)
+    gpu_events = inspection.gpu_events
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    calls = blocking_calls(gpu_events)
     iterations, _, _ = named_iterations(tree, None)
     if not len(iterations) or not len(calls):
         return None
@@ -190,9 +190,9 @@ def _rounds(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
     """Return the reason if a program waits for the GPU after every few launches, else None."""
-    trace = inspection.work.trace
-    waits = blocking_calls(inspection.work)
-    launches = find_launches(inspection.work)
+    trace = inspection.gpu_events.trace
+    waits = blocking_calls(inspection.gpu_events)
+    launches = find_launches(inspection.gpu_events)
     count = int((launches.is_kernel | launches.is_graph).sum())
     if len(waits) < _FEWEST_ROUNDS or count > _FEW_LAUNCHES * len(waits):
         return None
@@ -209,12 +209,12 @@ def _single_gradients(
     inspection: Inspection, claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
     """Return the reason if gradients are reduced one by one over the ranks, else None."""
-    work = inspection.work
-    trace = work.trace
-    iterations, _, _ = named_iterations(work.tree, None)
-    is_reduction = work.is_communication & work.tree.linked
-    is_reduction &= trace.named(work.name, _ALL_REDUCE.search)
-    launched_at = trace.ts[work.tree.launch_of_gpu[is_reduction]]
+    gpu_events = inspection.gpu_events
+    trace = gpu_events.trace
+    iterations, _, _ = named_iterations(gpu_events.tree, None)
+    is_reduction = gpu_events.is_communication & gpu_events.tree.linked
+    is_reduction &= trace.named(gpu_events.name, _ALL_REDUCE.search)
+    launched_at = trace.ts[gpu_events.tree.launch_of_gpu[is_reduction]]
     if not len(iterations) or not len(launched_at):
         return None
     if inspection.facts.shows(Fact.GRADIENT_BUCKETS):
@@ -249,7 +249,7 @@ def _batches_in_words(batch: int) -> str:
 
 def _largest_batch(inspection: Inspection) -> int | None:
     """Return the largest batch of a convolution or an embedding; None if none was recorded."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     largest = None
     for name, argument, dimensions in _BATCHED:
         rows = trace.rows_named(re.compile(f"{name}$"), EventKind.CPU_OP)
@@ -295,10 +295,10 @@ def _fusible(
     inspection: Inspection, _claim: Claim, _parts: Sequence[Place]
 ) -> LaunchBound | None:
     """Return the reason if most kernels are of operations that a compiler fuses, else None."""
-    work = inspection.work
-    categories = work.builtin_categories
-    is_counted = work.is_kernel & ~work.is_communication
-    is_counted &= ~coverage_of(work).is_set_aside(work)
+    gpu_events = inspection.gpu_events
+    categories = gpu_events.builtin_categories
+    is_counted = gpu_events.is_kernel & ~gpu_events.is_communication
+    is_counted &= ~coverage_of(gpu_events).is_set_aside(gpu_events)
     codes = []
     for code, label in enumerate(categories.labels):
         if label in _FUSED_BY_COMPILERS:

@@ -22,9 +22,8 @@ class OptimizerSteps(NamedTuple):
     """The s steps of optimizers by thread and start."""
 
     rows: Int64Array  #: the rows of their annotations, (s,)
-    of_gpu: (
-        Int64Array  #: the step that launched each GPU event, `NONE` without one, (g,)
-    )
+    #: the step that launched each GPU event, `NONE` without one, (g,)
+    of_gpu: Int64Array
 
 
 def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
@@ -35,7 +34,7 @@ def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
 
 def optimizer_name(inspection: Inspection, steps: Int64Array) -> str:
     """Return the name of the optimizer of some steps; empty if there are several."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     names = set()
     for code in np.unique(trace.name[steps]).tolist():
         match = STEP.match(trace.names[code])
@@ -58,8 +57,8 @@ def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
 
     A launch is inside of an event on the same thread.
     """
-    trace = inspection.work.trace
-    tree = inspection.work.tree
+    trace = inspection.gpu_events.trace
+    tree = inspection.gpu_events.tree
     rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
     launch = tree.launch_of_gpu
     if not len(rows):

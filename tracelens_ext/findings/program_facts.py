@@ -123,10 +123,10 @@ class ProgramFacts:
 
     def __init__(
         self,
-        work: GpuEvents,
+        gpu_events: GpuEvents,
         find_peaks: Callable[[], Mapping[int, DevicePeaks | None]],
     ) -> None:
-        self.work = work
+        self.gpu_events = gpu_events
         self._find_peaks = find_peaks
         self._words: dict[Fact, str] = {}
 
@@ -142,21 +142,21 @@ class ProgramFacts:
 
     def share_of_time(self, is_chosen: BoolArray) -> float:
         """Return the share of the GPU time in some GPU events, (g,), from 0 to 1."""
-        total_ns = int(self.work.duration.sum())
+        total_ns = int(self.gpu_events.duration.sum())
         if not total_ns:
             return 0.0
-        chosen_ns = float(self.work.duration[is_chosen].sum())
+        chosen_ns = float(self.gpu_events.duration[is_chosen].sum())
         return chosen_ns / total_ns
 
     def kernels_named(self, pattern: re.Pattern[str]) -> BoolArray:
         """Return which GPU events are kernels with a pattern in the name, (g,)."""
-        work = self.work
-        is_named: BoolArray = work.trace.named(work.name, pattern.search)
-        return is_named & work.is_kernel
+        gpu_events = self.gpu_events
+        is_named: BoolArray = gpu_events.trace.named(gpu_events.name, pattern.search)
+        return is_named & gpu_events.is_kernel
 
     def has_cpu_event(self, pattern: re.Pattern[str], *kinds: EventKind) -> bool:
         """Return whether a pattern matches the name of a CPU event, from its beginning."""
-        return len(self.work.trace.rows_named(pattern, *kinds)) > 0
+        return len(self.gpu_events.trace.rows_named(pattern, *kinds)) > 0
 
     @cached_property
     def peaks(self) -> list[DevicePeaks]:
@@ -166,7 +166,7 @@ class ProgramFacts:
     @cached_property
     def capabilities(self) -> list[int]:
         """The compute capabilities of the devices that did the work; 0: not known."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         capabilities = []
         for number, peaks in self._find_peaks().items():
             capabilities.append(capability(trace.described(number), peaks))
@@ -175,7 +175,7 @@ class ProgramFacts:
     @cached_property
     def device_names(self) -> str:
         """The names of the devices that did the work, from the trace or the peaks."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         names = []
         for number, peaks in self._find_peaks().items():
             device = trace.described(number)
@@ -263,7 +263,7 @@ _FIRST_CARD: Final = 120
 
 
 def _gpu_graphs(facts: ProgramFacts) -> str:
-    share = facts.share_of_time(facts.work.tree.by_graph)
+    share = facts.share_of_time(facts.gpu_events.tree.by_graph)
     if share < _MOST:
         return ""
     maker = "CUDA"
@@ -337,12 +337,14 @@ def _loader_workers(facts: ProgramFacts) -> str:
 
 def _pinned_copies(facts: ProgramFacts) -> str:
     """Return `pinned memory` if long copies to the device are mostly from it."""
-    work = facts.work
-    is_pageable, is_known = pageable_copies(work)
-    goes_to_device = work.is_copy & work.trace.named(work.name, _TO_DEVICE.match)
-    goes_to_device &= is_known & (work.duration >= _LONG_COPY_NS)
-    total_ns = int(work.duration[goes_to_device].sum())
-    pageable_ns = int(work.duration[goes_to_device & is_pageable].sum())
+    gpu_events = facts.gpu_events
+    is_pageable, is_known = pageable_copies(gpu_events)
+    goes_to_device = gpu_events.is_copy & gpu_events.trace.named(
+        gpu_events.name, _TO_DEVICE.match
+    )
+    goes_to_device &= is_known & (gpu_events.duration >= _LONG_COPY_NS)
+    total_ns = int(gpu_events.duration[goes_to_device].sum())
+    pageable_ns = int(gpu_events.duration[goes_to_device & is_pageable].sum())
     if not total_ns or pageable_ns > (1 - _MOST) * total_ns:
         return ""
     return "pinned memory"
@@ -350,16 +352,20 @@ def _pinned_copies(facts: ProgramFacts) -> str:
 
 def _copy_stream(facts: ProgramFacts) -> str:
     """Return a phrase if long copies are mostly on streams without computation."""
-    work = facts.work
-    crosses_link = work.is_copy & ~work.trace.named(work.name, _WITHIN_DEVICE.match)
-    crosses_link &= work.duration >= _LONG_COPY_NS
+    gpu_events = facts.gpu_events
+    crosses_link = gpu_events.is_copy & ~gpu_events.trace.named(
+        gpu_events.name, _WITHIN_DEVICE.match
+    )
+    crosses_link &= gpu_events.duration >= _LONG_COPY_NS
     if not crosses_link.any():
         return ""
-    stream = work.trace.stream
-    streams_of_kernels = np.unique(stream[work.is_kernel & ~work.is_communication])
+    stream = gpu_events.trace.stream
+    streams_of_kernels = np.unique(
+        stream[gpu_events.is_kernel & ~gpu_events.is_communication]
+    )
     is_apart = ~np.isin(stream, streams_of_kernels)
-    copied_ns = int(work.duration[crosses_link].sum())
-    apart_ns = int(work.duration[crosses_link & is_apart].sum())
+    copied_ns = int(gpu_events.duration[crosses_link].sum())
+    apart_ns = int(gpu_events.duration[crosses_link & is_apart].sum())
     if apart_ns < _MOST * copied_ns:
         return ""
     return "a separate stream for copies"
@@ -388,20 +394,20 @@ def _async_scheduling(facts: ProgramFacts) -> str:
 
 def _hidden_communication(facts: ProgramFacts) -> str:
     """Return a phrase if computation runs beside most of the communication."""
-    work = facts.work
-    total_ns = int(work.duration[work.is_communication].sum())
+    gpu_events = facts.gpu_events
+    total_ns = int(gpu_events.duration[gpu_events.is_communication].sum())
     if not total_ns:
         return ""
     hidden_ns = 0
-    for number in np.unique(work.trace.device).tolist():
-        is_on_device = work.trace.device == number
-        computes = is_on_device & ~(work.is_communication | work.is_copy)
-        communicates = is_on_device & work.is_communication
+    for number in np.unique(gpu_events.trace.device).tolist():
+        is_on_device = gpu_events.trace.device == number
+        computes = is_on_device & ~(gpu_events.is_communication | gpu_events.is_copy)
+        communicates = is_on_device & gpu_events.is_communication
         overlap_ns = covered(
-            work.start[computes],
-            work.end[computes],
-            work.start[communicates],
-            work.end[communicates],
+            gpu_events.start[computes],
+            gpu_events.end[computes],
+            gpu_events.start[communicates],
+            gpu_events.end[communicates],
         )
         hidden_ns += int(overlap_ns.sum())
     share = hidden_ns / total_ns
@@ -435,17 +441,17 @@ def _memory_pool(facts: ProgramFacts) -> str:
 
 
 def _checkpointing(facts: ProgramFacts) -> str:
-    if recomputed(facts.work).any():
+    if recomputed(facts.gpu_events).any():
         return "activation checkpointing"
     return ""
 
 
 def _several_streams(facts: ProgramFacts) -> str:
     """Return a phrase if the kernels of a device run on several streams."""
-    work = facts.work
-    is_computation = work.is_kernel & ~work.is_communication
-    device = work.trace.device[is_computation]
-    stream = work.trace.stream[is_computation]
+    gpu_events = facts.gpu_events
+    is_computation = gpu_events.is_kernel & ~gpu_events.is_communication
+    device = gpu_events.trace.device[is_computation]
+    stream = gpu_events.trace.stream[is_computation]
     stream_of_device = np.column_stack((device, stream))
     distinct_streams = np.unique(stream_of_device, axis=0)
     streams = len(distinct_streams)
@@ -456,8 +462,10 @@ def _several_streams(facts: ProgramFacts) -> str:
 
 
 def _resharded_inputs(facts: ProgramFacts) -> str:
-    work = facts.work
-    between_devices = work.is_copy & work.trace.named(work.name, _WITHIN_DEVICE.match)
+    gpu_events = facts.gpu_events
+    between_devices = gpu_events.is_copy & gpu_events.trace.named(
+        gpu_events.name, _WITHIN_DEVICE.match
+    )
     copies = int(between_devices.sum())
     if copies < _FEWEST_COPIES:
         return ""
@@ -468,15 +476,15 @@ def _resharded_inputs(facts: ProgramFacts) -> str:
 
 def _short_launches(facts: ProgramFacts) -> str:
     """Return a phrase if launches start little GPU work on average."""
-    launches = find_launches(facts.work)
+    launches = find_launches(facts.gpu_events)
     starts_work = launches.is_kernel | launches.is_graph
     is_counted = starts_work & ~launches.lost
     count = int(is_counted.sum())
     if count < _FEWEST_LAUNCHES:
         return ""
-    tree = facts.work.tree
+    tree = facts.gpu_events.tree
     has_launch = tree.launch_of_gpu != NONE
-    launched_ns = int(facts.work.duration[has_launch].sum())
+    launched_ns = int(facts.gpu_events.duration[has_launch].sum())
     mean_ns = launched_ns / count
     if mean_ns > _SHORT_LAUNCH_NS:
         return ""
@@ -491,9 +499,9 @@ def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:
         is_named = facts.kernels_named(pattern)
         if not is_named.any():
             return ""
-        work = facts.work
-        first_code = int(work.name[is_named][0])
-        return work.trace.names[first_code]
+        gpu_events = facts.gpu_events
+        first_code = int(gpu_events.name[is_named][0])
+        return gpu_events.trace.names[first_code]
 
     return test
 
@@ -508,7 +516,7 @@ def _amd(facts: ProgramFacts) -> str:
     names = facts.device_names
     if "AMD" in names or re.search(r"\bMI\d{2,}|gfx\d", names):
         return names
-    if program_of(facts.work.trace).tool == "rocprofv3":
+    if program_of(facts.gpu_events.trace).tool == "rocprofv3":
         return "a GPU of AMD"
     if facts.has_cpu_event(re.compile(r"hip[A-Z]"), *LAUNCH_KINDS):
         return names or "a GPU of AMD"

@@ -26,13 +26,13 @@ def recorder_percent(inspection: Inspection) -> float:
 
     0 if the share is small or the GPU is hardly idle.
     """
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     wall = inspection.wall
     idle = wall.classified.intervals
     is_known = idle.cause < Cause.NOT_RECORDED.code
     idle_ns = wall.mean_ms((idle.end - idle.start)[is_known]) * NS_PER_MS
-    linked = inspection.work.tree.linked
-    threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
+    linked = inspection.gpu_events.tree.linked
+    threads = np.unique(trace.thread[inspection.gpu_events.tree.launch_of_gpu[linked]])
     recording_ns = 0
     for what, (kind, cost_ns) in _COSTS.items():
         if what in inspection.missing:

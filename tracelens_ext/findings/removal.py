@@ -53,7 +53,7 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         host_times.add(_operations_of_launches(program, shorter))
     if remedy is Remedy.REMOVES_EXTRA_LAUNCHES:
         host_times.add(_operations_of_extra_launches(program, claim.events))
-    gaps = find_gaps(program.work, "device")
+    gaps = find_gaps(program.gpu_events, "device")
     event_after = gaps.after[idle.gap]
     node_after = program.node_of_event[event_after]
     delays = DelaySavings(gap=_shorter_gaps(program, node_after, idle))
@@ -131,13 +131,13 @@ def _operations_of_launches(
     These are the operations that launched the nodes that lose most of their time. A launch outside
     of all operations counts itself.
     """
-    trace = program.work.trace
+    trace = program.gpu_events.trace
     loses_most = 2 * shorter > program.duration
     has_launch = program.launch != NONE
     nodes = np.flatnonzero(loses_most & has_launch)
     event = program.event[nodes]
     launch = program.launch[nodes]
-    operation = program.work.tree.cpu_op_of_gpu[event]
+    operation = program.gpu_events.tree.cpu_op_of_gpu[event]
     outermost_row = np.where(operation == NONE, launch, operation)
     rows = np.unique(outermost_row)
     is_recorded = rows < trace.recorded
@@ -152,11 +152,11 @@ def _operations_of_extra_launches(
     In each iteration that launched one of the events, these are the last launches, beyond the
     median number in whole iterations. A launch outside of all operations counts itself.
     """
-    work = program.work
-    iterations = named_iterations(work.tree, None)[0]
+    gpu_events = program.gpu_events
+    iterations = named_iterations(gpu_events.tree, None)[0]
     launched_in = iterations.of_gpu
-    event_of_launch = np.flatnonzero(work.tree.linked)
-    launch_of_event = work.tree.launch_of_gpu[event_of_launch]
+    event_of_launch = np.flatnonzero(gpu_events.tree.linked)
+    launch_of_event = gpu_events.tree.launch_of_gpu[event_of_launch]
     _, first = np.unique(launch_of_event, return_index=True)
     event: Int64Array = event_of_launch[first]
     event = event[launched_in[event] != NONE]
@@ -169,16 +169,16 @@ def _operations_of_extra_launches(
     slow_iterations = np.unique(launched_in[events])
     for number in slow_iterations[slow_iterations != NONE].tolist():
         events_of_iteration = event[iteration == number]
-        launch_row = work.tree.launch_of_gpu[events_of_iteration]
-        launched_at = work.trace.ts[launch_row]
+        launch_row = gpu_events.tree.launch_of_gpu[events_of_iteration]
+        launched_at = gpu_events.trace.ts[launch_row]
         order = np.argsort(launched_at, kind="stable")
         extra_events = events_of_iteration[order][usual_count:]
-        operation = work.tree.cpu_op_of_gpu[extra_events]
-        launch = work.tree.launch_of_gpu[extra_events]
+        operation = gpu_events.tree.cpu_op_of_gpu[extra_events]
+        launch = gpu_events.tree.launch_of_gpu[extra_events]
         outermost_row = np.where(operation == NONE, launch, operation)
         rows_of_iterations.append(np.unique(outermost_row))
     rows: Int64Array = np.concatenate(rows_of_iterations).astype(np.int64)
-    is_recorded = rows < work.trace.recorded
+    is_recorded = rows < gpu_events.trace.recorded
     return rows[is_recorded]
 
 
@@ -199,7 +199,7 @@ class _HostTimes:
 
     def add(self, rows: Int64Array) -> None:
         """Add the times of host events."""
-        trace = self.program.work.trace
+        trace = self.program.gpu_events.trace
         thread = trace.thread[rows]
         clock = self.program.clocks.of_thread[thread]
         start = trace.ts[rows]

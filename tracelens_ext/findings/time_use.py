@@ -26,11 +26,13 @@ _NOT_ANALYZED: Final = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
 def time_use(inspection: Inspection) -> list[str]:
     """Return sentences about busy time, the largest categories and kernels, and hidden work."""
     sentences = [_busy_sentence(inspection)]
-    categories = inspection.work.categories
+    categories = inspection.gpu_events.categories
     if categories is not None:
         largest = _largest(inspection, categories.code, categories.labels)
         sentences.append(f"Largest categories of GPU time: {largest}.")
-    kernels = _largest(inspection, inspection.work.name, inspection.work.trace.names)
+    kernels = _largest(
+        inspection, inspection.gpu_events.name, inspection.gpu_events.trace.names
+    )
     sentences.append(f"Largest kernels: {kernels}.")
     hidden = _hidden_sentence(inspection)
     if hidden:
@@ -87,8 +89,10 @@ def _busy_sentence(inspection: Inspection) -> str:
 
 def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
     """Return the labels with the most GPU time: `GEMM 45 %, Attention 20 %`."""
-    is_set_aside = coverage_of(inspection.work).is_set_aside(inspection.work)
-    duration = np.where(is_set_aside, 0, inspection.work.duration)
+    is_set_aside = coverage_of(inspection.gpu_events).is_set_aside(
+        inspection.gpu_events
+    )
+    duration = np.where(is_set_aside, 0, inspection.gpu_events.duration)
     total_ns = np.bincount(code, duration, minlength=len(labels))
     largest = np.argsort(-total_ns, kind="stable")[:_MOST_NAMED]
     all_ns = max(float(total_ns.sum()), 1.0)
@@ -106,13 +110,13 @@ def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
 
 def _hidden_sentence(inspection: Inspection) -> str:
     """Return a sentence about communication and copies that computation hides; empty for none."""
-    work = inspection.work
-    is_analyzed = ~coverage_of(work).is_set_aside(work)
-    computes = is_analyzed & ~(work.is_communication | work.is_copy)
+    gpu_events = inspection.gpu_events
+    is_analyzed = ~coverage_of(gpu_events).is_set_aside(gpu_events)
+    computes = is_analyzed & ~(gpu_events.is_communication | gpu_events.is_copy)
     parts = []
     for name, is_part in (
-        ("communication", is_analyzed & work.is_communication),
-        ("copies", is_analyzed & work.is_copy),
+        ("communication", is_analyzed & gpu_events.is_communication),
+        ("copies", is_analyzed & gpu_events.is_copy),
     ):
         hidden_ns = _covered_ns(inspection, is_part, computes)
         hidden_ms = inspection.wall.mean_ms(hidden_ns)
@@ -127,14 +131,17 @@ def _covered_ns(
     inspection: Inspection, is_part: BoolArray, computes: BoolArray
 ) -> IntArray:
     """Return for how long each of some GPU events overlaps computation on its device, ns, (g,)."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     tracks = inspection.wall.tracks
-    covered_ns = np.zeros(len(work), dtype=np.int64)
+    covered_ns = np.zeros(len(gpu_events), dtype=np.int64)
     for device_index in range(len(tracks)):
         is_on_device = tracks.of_gpu == device_index
         chosen = np.flatnonzero(is_part & is_on_device)
         others = computes & is_on_device
         covered_ns[chosen] = covered(
-            work.start[others], work.end[others], work.start[chosen], work.end[chosen]
+            gpu_events.start[others],
+            gpu_events.end[others],
+            gpu_events.start[chosen],
+            gpu_events.end[chosen],
         )
     return covered_ns

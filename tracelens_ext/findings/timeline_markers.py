@@ -26,13 +26,13 @@ def timeline_markers(
     context: FindingsContext, *, device_peaks: str | None = None
 ) -> pd.DataFrame | None:
     """Return iterations of the first process that has any, parts of the recording, findings."""
-    work = context.gpu_events
-    tables = [_iteration_markers(work), _recording_markers(work)]
+    gpu_events = context.gpu_events
+    tables = [_iteration_markers(gpu_events), _recording_markers(gpu_events)]
     findings: Sequence[Finding] = ()
     with context.failures.isolate("The findings on the time axis"):
         findings = context.findings(device_peaks).findings
     tables.extend(
-        _finding_markers(work, finding, finding.claim)
+        _finding_markers(gpu_events, finding, finding.claim)
         for finding in findings
         if finding.claim is not None
     )
@@ -45,9 +45,9 @@ def timeline_markers(
     return markers
 
 
-def _iteration_markers(work: GpuEvents) -> pd.DataFrame:
+def _iteration_markers(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the iterations of the first process that has any."""
-    iterations = find_iterations(work.tree)
+    iterations = find_iterations(gpu_events.tree)
     is_of_first_process = iterations.process == iterations.process[:1]
     names = [f"ProfilerStep#{number}" for number in iterations.number]
     return pd.DataFrame(
@@ -63,24 +63,26 @@ def _iteration_markers(work: GpuEvents) -> pd.DataFrame:
     )
 
 
-def _recording_markers(work: GpuEvents) -> pd.DataFrame:
+def _recording_markers(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the parts of the recording without recorded work, and warm-up."""
-    parts = coverage_of(work).parts
+    parts = coverage_of(gpu_events).parts
     return parts[["start", "end"]].assign(
         kind=parts["kind"].replace({"pre_recording": "dropped_events"}),
         name=parts["what"],
-        device=find_tracks(work, "device").device[parts["device"].to_numpy()],
+        device=find_tracks(gpu_events, "device").device[parts["device"].to_numpy()],
         finding="",
         covered_percent=100.0,
     )
 
 
-def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.DataFrame:
+def _finding_markers(
+    gpu_events: GpuEvents, finding: Finding, claim: Claim
+) -> pd.DataFrame:
     """Return the intervals of a finding; if there are too many, bins with the share of each."""
     intervals = union(claim.intervals.start, claim.intervals.end)
     covered_percent = np.full(len(intervals.start), 100.0)
     if len(intervals.start) > _MOST_INTERVALS:
-        intervals, covered_percent = _binned(work, intervals)
+        intervals, covered_percent = _binned(gpu_events, intervals)
     return pd.DataFrame(
         {
             "kind": "finding",
@@ -95,14 +97,14 @@ def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.Data
 
 
 def _binned(
-    work: GpuEvents, intervals: DisjointIntervals
+    gpu_events: GpuEvents, intervals: DisjointIntervals
 ) -> tuple[DisjointIntervals, Float64Array]:
     """Return the bins that intervals overlap, and the percentage of each bin that they cover.
 
     Drawn as they are, thousands of short intervals would look like one that covers everything.
     """
-    first_work = int(work.start.min())
-    last_work = int(work.end.max())
+    first_work = int(gpu_events.start.min())
+    last_work = int(gpu_events.end.max())
     first = min(first_work, int(intervals.start[0]))
     last = max(last_work, int(intervals.end[-1]))
     edges = np.linspace(first, last, MAX_BINS + 1).astype(np.int64)

@@ -21,10 +21,10 @@ _OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronization", "slow-li
 
 
 def with_places_in_titles(
-    work: GpuEvents, findings: Iterable[Finding]
+    gpu_events: GpuEvents, findings: Iterable[Finding]
 ) -> list[Finding]:
     """Return the findings, with the place that has more than half of each in its title."""
-    iterations, _, _ = named_iterations(work.tree, None)
+    iterations, _, _ = named_iterations(gpu_events.tree, None)
     count = len(iterations)
     result = []
     for finding in findings:

@@ -36,11 +36,11 @@ GROUP: Final = ["Process Group Name", "Group size"]
 SMALL_BYTES: Final = 65_536
 
 
-def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
+def copy_rates(gpu_events: GpuEvents, events: Int64Array) -> dict[str, float | None]:
     """Return the rates of some copies by direction, GB/s; None for an unknown rate."""
-    goes_to_device = work.trace.named(work.name[events], TO_DEVICE.match)
-    to_device = gigabytes_per_second(work, events[goes_to_device])
-    to_host = gigabytes_per_second(work, events[~goes_to_device])
+    goes_to_device = gpu_events.trace.named(gpu_events.name[events], TO_DEVICE.match)
+    to_device = gigabytes_per_second(gpu_events, events[goes_to_device])
+    to_host = gigabytes_per_second(gpu_events, events[~goes_to_device])
     result: dict[str, float | None] = {"rate_to_device": None, "rate_to_host": None}
     if to_device > 0:
         result["rate_to_device"] = to_device
@@ -54,23 +54,23 @@ def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
 
     After a call, at most the duration of the copy is claimed. Other findings may claim the rest.
     """
-    work = wall.work
-    trace = work.trace
-    launch = work.tree.launch_of_gpu
-    is_chosen = waited_for & work.is_copy & (launch != NONE)
-    is_chosen &= trace.named(work.name, TO_DEVICE.match)
+    gpu_events = wall.gpu_events
+    trace = gpu_events.trace
+    launch = gpu_events.tree.launch_of_gpu
+    is_chosen = waited_for & gpu_events.is_copy & (launch != NONE)
+    is_chosen &= trace.named(gpu_events.name, TO_DEVICE.match)
     is_chosen &= trace.named(trace.name[launch], _COPY_CALLS.match)
     idle_during = wall.claim_idle_during(np.unique(launch[is_chosen]))
     copies = wall.classified.gaps.before
     call_of_gap = np.where(is_chosen[copies], wall.classified.synchronizing_call, NONE)
-    return idle_during + wall.claim_idle_after(call_of_gap, work.duration[copies])
+    return idle_during + wall.claim_idle_after(call_of_gap, gpu_events.duration[copies])
 
 
 def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     """Return the collectives with most of a claim, with their groups."""
     keys = ["Collective name"] + GROUP
     claimed = (
-        communication_of(inspection.work)
+        communication_of(inspection.gpu_events)
         .loc[claim.events, keys]
         .assign(ns=claim.event_ns)
     )
@@ -109,6 +109,6 @@ def link_to_host(_: Device | None, peaks: DevicePeaks | None) -> float:
 
 def copied_bytes(inspection: Inspection) -> Float64Array:
     """Return the bytes of each copy, (g,); 0 for other events and unknown sizes."""
-    work = inspection.work
-    size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
-    return np.where(work.is_copy, size, 0).astype(np.float64)
+    gpu_events = inspection.gpu_events
+    size = np.maximum(gpu_events.trace.arg("bytes").at(gpu_events.rows, 0), 0)
+    return np.where(gpu_events.is_copy, size, 0).astype(np.float64)

@@ -71,8 +71,8 @@ class WaitingCalls:
 
     def __init__(self, inspection: Inspection, claim: Claim) -> None:
         self._inspection = inspection
-        self._work: GpuEvents = inspection.work
-        trace = self._work.trace
+        self._gpu_events: GpuEvents = inspection.gpu_events
+        trace = self._gpu_events.trace
         call = self._call_of_intervals(claim)
         has_call = call != NONE
         known_call = call[has_call]
@@ -89,8 +89,8 @@ class WaitingCalls:
         """Return the call during or after which each interval is, (i,); `NONE` if unknown."""
         classified = self._inspection.wall.classified
         intervals = claim.intervals
-        trace = self._work.trace
-        calls = blocking_calls(self._work)
+        trace = self._gpu_events.trace
+        calls = blocking_calls(self._gpu_events)
         launch = classified.launch[intervals.gap]
         thread = values_at(trace.thread, launch)
         last = last_before(
@@ -108,13 +108,13 @@ class WaitingCalls:
 
     def places(self) -> dict[str, list[Place]]:
         """Return the places of the calls by kind."""
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         operation = self._operations()
         name = np.where(operation != NONE, trace.name[operation], NONE)
         return {
             "operations": ranked(code=name, labels=trace.names, ns=self.ns),
             "python_frames": frames_around(
-                work=self._work, calls=self.calls, ns=self.ns
+                gpu_events=self._gpu_events, calls=self.calls, ns=self.ns
             ),
             "calls": ranked(
                 code=trace.name[self.calls], labels=trace.names, ns=self.ns
@@ -127,7 +127,7 @@ class WaitingCalls:
         Wrappers count as the operation: `aten::to` around `aten::copy_`, if it launches nothing
         else.
         """
-        tree = self._work.tree
+        tree = self._gpu_events.tree
         above = nearest_marked(tree.parent_position, tree.is_operation)
         position = above[tree.position[self.calls]]
         for _ in range(_MOST_WRAPPERS):
@@ -142,7 +142,7 @@ class WaitingCalls:
         return values_at(tree.rows, position)
 
     def _is_of_pytorch(self, rows: IntArray) -> BoolArray:
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         names = values_at(trace.name, rows, missing=0)
         is_of_pytorch = trace.named(names, lambda name: name.startswith("aten::"))
         is_of_pytorch &= rows != NONE
@@ -150,7 +150,7 @@ class WaitingCalls:
 
     def _launches_in(self, rows: IntArray) -> Int64Array:
         """Return the number of launches inside of each host event; -1 for the event `NONE`."""
-        tree = self._work.tree
+        tree = self._gpu_events.tree
         launches = distinct(tree.launch_of_gpu[tree.linked])
         count = np.full(len(rows), NONE, dtype=np.int64)
         known = np.flatnonzero(rows != NONE)
@@ -161,7 +161,7 @@ class WaitingCalls:
     @cached_property
     def period_ms(self) -> float | None:
         """The usual time from one call to the next on its thread; None if calls are irregular."""
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         periods = []
         thread_of_call = trace.thread[self.calls]
         for thread in np.unique(thread_of_call).tolist():
@@ -179,11 +179,11 @@ class WaitingCalls:
     @cached_property
     def per_iteration(self) -> float | None:
         """The mean number of calls in an iteration; None with few iterations or none."""
-        iterations, _, _ = named_iterations(self._work.tree, None)
+        iterations, _, _ = named_iterations(self._gpu_events.tree, None)
         count = len(iterations.start)
         if count < _FEWEST_FOR_PERIOD:
             return None
-        begun = np.sort(self._work.trace.ts[self.calls])
+        begun = np.sort(self._gpu_events.trace.ts[self.calls])
         before_start = np.searchsorted(begun, iterations.start)
         before_end = np.searchsorted(begun, iterations.end)
         in_iterations = int((before_end - before_start).sum())
@@ -197,10 +197,10 @@ class WaitingCalls:
 
         A call waits for the last GPU work that its thread launched before it.
         """
-        work = self._work
-        trace = work.trace
-        events = np.flatnonzero(work.tree.linked)
-        launches = work.tree.launch_of_gpu[events]
+        gpu_events = self._gpu_events
+        trace = gpu_events.trace
+        events = np.flatnonzero(gpu_events.tree.linked)
+        launches = gpu_events.tree.launch_of_gpu[events]
         order = np.lexsort((trace.ts[launches], trace.thread[launches]))
         events = events[order]
         launches = launches[order]
@@ -211,11 +211,11 @@ class WaitingCalls:
             query_time=trace.ts[self.calls] + 1,
         )
         awaited = values_at(events, last)
-        copies = awaited[(awaited != NONE) & work.is_copy[awaited]]
+        copies = awaited[(awaited != NONE) & gpu_events.is_copy[awaited]]
         if 2 * len(copies) <= len(self.calls):
             return AwaitedCopies()
-        is_to_device = trace.named(work.name[copies], TO_DEVICE.match)
-        is_pageable = pageable_copies(work).is_pageable[copies]
+        is_to_device = trace.named(gpu_events.name[copies], TO_DEVICE.match)
+        is_pageable = pageable_copies(gpu_events).is_pageable[copies]
         return AwaitedCopies(
             count=len(copies),
             usual_bytes=_most_common(copied_bytes(self._inspection)[copies]),

@@ -57,7 +57,7 @@ class WallTime:
     """The wall time of a trace, and the findings that claim it.
 
     Attributes:
-        work: the g GPU events, at least one.
+        gpu_events: the g GPU events, at least one.
         start, end: the limits of the wall time, ns since the trace's first event.
         tracks: the devices.
         classified: the k gaps with their causes.
@@ -66,20 +66,20 @@ class WallTime:
         claims: the claims so far.
     """
 
-    def __init__(self, work: GpuEvents) -> None:
-        self.work = work
-        recording = coverage_of(work)
+    def __init__(self, gpu_events: GpuEvents) -> None:
+        self.gpu_events = gpu_events
+        recording = coverage_of(gpu_events)
         self.start = recording.wall_start
         self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == DROPPED_EVENTS]
         self._holes = holes[["device", "start", "end"]].to_numpy()
-        self.tracks = find_tracks(work, "device")
-        self.classified = classify_gaps(work, "device")
+        self.tracks = find_tracks(gpu_events, "device")
+        self.classified = classify_gaps(gpu_events, "device")
         self.idle = self._judged_idle()
-        self.free = ~recording.is_set_aside(work)
+        self.free = ~recording.is_set_aside(gpu_events)
         self.claims: list[Claim] = []
         #: the time of each event before this moment is claimed, ns, (g,)
-        self._unclaimed_from = work.start
+        self._unclaimed_from = gpu_events.start
         self._devices = self.tracks.device_labels
 
     @property
@@ -106,7 +106,9 @@ class WallTime:
         cannot_be_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
         idle = idle.chosen(np.isin(idle.cause, cannot_be_judged))
         claims = []
-        limits = coverage_of(self.work).parts[["device", "start", "end"]].to_numpy()
+        limits = (
+            coverage_of(self.gpu_events).parts[["device", "start", "end"]].to_numpy()
+        )
         for device, start, end in limits.tolist():
             idle_of_device = idle.chosen(idle.track == device)
             split = idle_of_device.split(np.array([start]), np.array([end]))
@@ -140,10 +142,10 @@ class WallTime:
     @cached_property
     def _launches(self) -> _Launches:
         """The calls that launched GPU work, by device and time."""
-        linked = self.work.tree.linked
-        trace = self.work.trace
+        linked = self.gpu_events.tree.linked
+        trace = self.gpu_events.trace
         device_index = self.tracks.of_gpu[linked]
-        rows = self.work.tree.launch_of_gpu[linked]
+        rows = self.gpu_events.tree.launch_of_gpu[linked]
         order = sorted_groups.by_group_and_time(device_index, trace.ts[rows])
         rows = rows[order]
         return _Launches(
@@ -155,7 +157,7 @@ class WallTime:
     @cached_property
     def threads_of_gaps(self) -> ThreadsOfGaps:
         """The CPU threads that each gap may wait for."""
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         gaps = self.classified.gaps
         launch = self.classified.launch
         has_launch = launch != NONE
@@ -207,7 +209,7 @@ class WallTime:
             rows: the rows of the e CPU events, (e,).
             until: the moment up to which each event counts, ns, (e,); None: its end.
         """
-        trace = self.work.trace
+        trace = self.gpu_events.trace
         thread_of_event = trace.thread[rows]
         start = trace.ts[rows]
         end = until
@@ -278,7 +280,7 @@ class WallTime:
             gaps = gaps[order]
             unclaimed_ns = self.unclaimed_ns_of_gaps()[gaps]
             claimed_before = _sum_of_earlier(group=call_number, values=unclaimed_ns)
-            call_ns = self.work.trace.dur[call[gaps]]
+            call_ns = self.gpu_events.trace.dur[call[gaps]]
             limit_of_call = np.minimum(call_ns, at_most[gaps])
             limit[gaps] = np.maximum(limit_of_call - claimed_before, 0)
         return self.claim_idle_up_to(limit)
@@ -335,8 +337,8 @@ class WallTime:
             hidden_time = [
                 self._holes_of(device_index),
                 DisjointIntervals(
-                    start=self.work.start[hides & is_on_device],
-                    end=self.work.end[hides & is_on_device],
+                    start=self.gpu_events.start[hides & is_on_device],
+                    end=self.gpu_events.end[hides & is_on_device],
                 ),
             ]
             if hiding is not None:
@@ -387,7 +389,7 @@ class WallTime:
         order = np.argsort(start, kind="stable")
         events = events[order]
         start = start[order]
-        end = self.work.end[events]
+        end = self.gpu_events.end[events]
         # Each event counts from the end of the events that started before it.
         latest_end_before = np.maximum.accumulate(np.append(self.start, end))[:-1]
         counted_from = np.minimum(np.maximum(start, latest_end_before), end)
@@ -456,11 +458,11 @@ class WallTime:
         else:
             claimed_until = np.minimum(claimed.end, until[claimed.event])
             claimed = claimed._replace(end=claimed_until)
-            unclaimed_from = np.clip(until, self._unclaimed_from, self.work.end)
+            unclaimed_from = np.clip(until, self._unclaimed_from, self.gpu_events.end)
             self._unclaimed_from = np.where(
                 events, unclaimed_from, self._unclaimed_from
             )
-        share_of_event = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))
+        share_of_event = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.gpu_events))
         saved_ns = (claimed.end - claimed.start) * share_of_event[claimed.event]
         length = np.rint(saved_ns).astype(np.int64)
         claimed = claimed._replace(end=claimed.start + length)

@@ -40,17 +40,15 @@ class ProcessOutcome:
     iterations: int  #: number of iterations that the process completed
     trace: str  #: file name of the trace; empty without a trace
     first_iteration: int  #: number of the first recorded iteration
-    recorded_ms: tuple[
-        float, ...
-    ]  #: duration of each iteration that was recorded completely
+    #: duration of each iteration that was recorded completely
+    recorded_ms: tuple[float, ...]
     before_ms: (
         float | None
     )  #: median duration of the iterations before; None if unknown
     #: the other Python profiler because of which stacks were not recorded; empty without one
     stacks_off_because: str
-    snapshot_problem: (
-        str  #: why the snapshot of memory is missing; empty if it is not missing
-    )
+    #: why the snapshot of memory is missing; empty if it is not missing
+    snapshot_problem: str
 
     @property
     def recorded(self) -> int:

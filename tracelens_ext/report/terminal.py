@@ -89,9 +89,8 @@ class FrameTable:
     _columns: Sequence[_Column]
     _title: str
     _rows: int  #: the number of rows of the whole table
-    _name_width: (
-        int  #: the width of the first column, as long as other columns do not fit
-    )
+    #: the width of the first column, as long as other columns do not fit
+    _name_width: int
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

@@ -14,17 +14,14 @@ _INDENT: Final = "    "
 class ArgumentSource:
     """The code of an argument: a plain value, or a call or list with items of its own."""
 
-    opening: (
-        str  #: the whole code of a plain value; else the code up to the first bracket
-    )
+    #: the whole code of a plain value; else the code up to the first bracket
+    opening: str
     items: tuple[ArgumentSource, ...] = ()
     closing: str = ""  #: the closing bracket; empty for a plain value
-    comment: str = (
-        ""  #: the name of the parameter, or what is guessed; empty without a comment
-    )
-    has_item_per_line: bool = (
-        False  #: True puts each item on a line, even if all fit on one
-    )
+    #: the name of the parameter, or what is guessed; empty without a comment
+    comment: str = ""
+    #: True puts each item on a line, even if all fit on one
+    has_item_per_line: bool = False
 
     @classmethod
     def of_call(cls, function: str, arguments: Iterable[str]) -> ArgumentSource:

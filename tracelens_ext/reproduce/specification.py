@@ -64,9 +64,8 @@ class RecordedOperation:
     #: the operations below a call, if they show what its arguments do not
     children: tuple[RecordedCall, ...] = ()
     flops: int | None = None  #: FLOPs of a call, by its performance model
-    moved_bytes: int | None = (
-        None  #: bytes that a call must move, by its performance model
-    )
+    #: bytes that a call must move, by its performance model
+    moved_bytes: int | None = None
 
 
 @dataclass(frozen=True)

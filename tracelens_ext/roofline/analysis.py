@@ -130,7 +130,7 @@ class BestCase(NamedTuple):
 
 
 def find_roofline(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     launchers: Launchers,
     own_peaks: DevicePeaks | None = None,
     selected: BoolArray | None = None,
@@ -139,17 +139,17 @@ def find_roofline(
     """Apply the models, and the peaks of the devices, to the operations of a trace.
 
     Args:
-        work: the g GPU events.
+        gpu_events: the g GPU events.
         launchers: the operations that launched the GPU events.
         own_peaks: peaks to use for all devices; None: the peaks of each device.
         selected: which GPU events to look at, (g,), see `group_operations`; None: all.
         registry: the plugins to ask for models; None: the installed plugins.
     """
     registry = registry or default_registry()
-    peaks = peaks_of_devices(work.trace, own_peaks)
-    models_of_devices = device_models(work.trace, peaks)
+    peaks = peaks_of_devices(gpu_events.trace, own_peaks)
+    models_of_devices = device_models(gpu_events.trace, peaks)
     groups = group_operations(
-        work=work,
+        gpu_events=gpu_events,
         launchers=launchers,
         selected=selected,
         models_of_devices=models_of_devices,

@@ -56,17 +56,17 @@ class HloWork:
         None if the work of a part is not known. Bytes are not added, because intermediate results
         that a part leaves to another one do not cross the memory.
         """
-        work = cls()
+        gpu_events = cls()
         for part in parts:
             if part is None:
                 return None
-            work.flops += part.flops
-            if part.product_flops > work.product_flops:
-                work.product_flops = part.product_flops
-                work.product = part.product
-                work.kind = part.kind
-                work.sizes = part.sizes
-        return work
+            gpu_events.flops += part.flops
+            if part.product_flops > gpu_events.product_flops:
+                gpu_events.product_flops = part.product_flops
+                gpu_events.product = part.product
+                gpu_events.kind = part.kind
+                gpu_events.sizes = part.sizes
+        return gpu_events
 
 
 def custom_call_work(

@@ -93,7 +93,7 @@ class _Kernels(NamedTuple):
 
 
 def group_operations(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     launchers: Launchers,
     selected: BoolArray | None = None,
     models_of_devices: Mapping[int, str] | None = None,
@@ -104,16 +104,16 @@ def group_operations(
     replaces the groups with the shortest time.
 
     Args:
-        work: the g GPU events.
+        gpu_events: the g GPU events.
         launchers: the operations that launched the GPU events.
         selected: the selected GPU events, (g,). A launcher takes part with all its GPU events if
             the first of them is selected; None: all launchers take part.
         models_of_devices: the GPU model of each device if there are several models (see
             `peaks.device_models`). The work of each model then gets its own groups.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     calls = _selected_calls(launchers, selected)
-    batch_of_call, batches = _batches_of_calls(work, calls)
+    batch_of_call, batches = _batches_of_calls(gpu_events, calls)
     work_of_call, works = works_of(trace, calls.row)
     name = trace.name[calls.row]
     keys: list[IntArray] = [name]
@@ -128,13 +128,13 @@ def group_operations(
     group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
     group_of_launcher[calls.launcher] = group_of_call
     group_of_gpu = values_at(group_of_launcher, launchers.of_gpu)
-    kernels = _kernels_of_groups(work, group_of_gpu, count)
+    kernels = _kernels_of_groups(gpu_events, group_of_gpu, count)
     first_row = calls.row[first_call]
     names = texts(trace.name[first_row], trace.names)
     if count > MOST_OPERATIONS:
         names[-1] = OTHERS
         kernels.names[-1].clear()
-    arguments = _arguments_of_groups(work, first_row)
+    arguments = _arguments_of_groups(gpu_events, first_row)
     operations = []
     for index, call in enumerate(first_call.tolist()):
         operation = Operation.of_arguments(
@@ -213,42 +213,44 @@ def _model_numbers(
     return numbers
 
 
-def _batches_of_calls(work: GpuEvents, calls: _Calls) -> _Batches:
+def _batches_of_calls(gpu_events: GpuEvents, calls: _Calls) -> _Batches:
     """Find the batch of each call whose model needs one: the batch of the step it belongs to."""
     batch_of_call = np.full(len(calls.row), NONE, dtype=np.int64)
-    steps = find_steps(work.tree)
+    steps = find_steps(gpu_events.tree)
     if not len(steps):
         return _Batches(batch_of_call, [])
     number_of_batch: dict[Batch, int] = {}
     for batch in steps.batch:
         number_of_batch.setdefault(batch, len(number_of_batch))
     batch_of_step = np.array([number_of_batch[batch] for batch in steps.batch])
-    needs_batch = work.trace.named(work.trace.name[calls.row], takes_lengths)
+    needs_batch = gpu_events.trace.named(
+        gpu_events.trace.name[calls.row], takes_lengths
+    )
     step = steps.of_gpu[calls.first_gpu[needs_batch]]
     batch_of_call[needs_batch] = values_at(batch_of_step, step)
     return _Batches(batch_of_call, list(number_of_batch))
 
 
 def _kernels_of_groups(
-    work: GpuEvents, group_of_gpu: Int64Array, count: int
+    gpu_events: GpuEvents, group_of_gpu: Int64Array, count: int
 ) -> _Kernels:
     """Find the distinct names of the GPU events of each group, and the time of its host copies.
 
     Args:
-        work: the g GPU events.
+        gpu_events: the g GPU events.
         group_of_gpu: the group of each GPU event, `NONE` for an event without a group, (g,).
         count: the number of groups.
     """
     linked_gpu = np.flatnonzero(group_of_gpu != NONE)
     group = group_of_gpu[linked_gpu]
-    name = work.name[linked_gpu]
+    name = gpu_events.name[linked_gpu]
     first_of_pair, _ = number_groups([group, name])
     names: list[list[str]] = [[] for _ in range(count)]
     for event in first_of_pair.tolist():
-        kernel = work.trace.names[name[event]]
+        kernel = gpu_events.trace.names[name[event]]
         names[group[event]].append(kernel)
-    is_host_copy = work.trace.named(name, _HOST_COPY.search)
-    duration = work.duration[linked_gpu]
+    is_host_copy = gpu_events.trace.named(name, _HOST_COPY.search)
+    duration = gpu_events.duration[linked_gpu]
     return _Kernels(
         names=names,
         host_copy_ns=sums(
@@ -259,12 +261,12 @@ def _kernels_of_groups(
     )
 
 
-def _arguments_of_groups(work: GpuEvents, row: IntArray) -> _Arguments:
+def _arguments_of_groups(gpu_events: GpuEvents, row: IntArray) -> _Arguments:
     """Return the arguments of the operations in k rows of the trace, (k,).
 
     With more than `MOST_OPERATIONS` rows, the last one stands for `OTHERS` and has no arguments.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     row_or_none = row.copy()
     if len(row) > MOST_OPERATIONS:
         row_or_none[-1] = NONE
@@ -285,7 +287,7 @@ def _arguments_of_groups(work: GpuEvents, row: IntArray) -> _Arguments:
     # Engines hide the weights of experts from their operation; append those found below it.
     has_experts = trace.named(trace.name[row], is_of_experts)
     for group in np.flatnonzero(has_experts).tolist():
-        arguments_below = _arguments_of_experts(work, int(row[group]))
+        arguments_below = _arguments_of_experts(gpu_events, int(row[group]))
         for column, more_values in zip(columns, arguments_below, strict=False):
             values = column[group]
             if isinstance(values, tuple):
@@ -295,16 +297,18 @@ def _arguments_of_groups(work: GpuEvents, row: IntArray) -> _Arguments:
     return _Arguments(columns, texts_of_arguments)
 
 
-def _arguments_of_experts(work: GpuEvents, row: int) -> tuple[tuple[object, ...], ...]:
+def _arguments_of_experts(
+    gpu_events: GpuEvents, row: int
+) -> tuple[tuple[object, ...], ...]:
     """Return sizes and types of the experts' tensors, found below the operation of an engine.
 
     An operation copied from the capture of a CUDA graph has them as an argument, because the
     operations below it are not copied.
     """
-    recorded = work.trace.arg(EXPERTS_BELOW)
+    recorded = gpu_events.trace.arg(EXPERTS_BELOW)
     code = int(recorded.at(np.array([row]))[0])
     if code == NONE:
-        text = experts_below(work.tree, row)
+        text = experts_below(gpu_events.tree, row)
     else:
         text = (recorded.texts or [])[code]
     if not text:

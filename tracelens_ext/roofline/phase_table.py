@@ -17,7 +17,7 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.context import RooflineContext
-from tracelens_ext.roofline.utilisation import LEAST_COVERAGE
+from tracelens_ext.roofline.utilization import LEAST_COVERAGE
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:

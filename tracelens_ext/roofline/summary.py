@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
-from tracelens_ext.roofline.utilisation import LEAST_COVERAGE
+from tracelens_ext.roofline.utilization import LEAST_COVERAGE
 from tracelens_ext.trace import NS_PER_MS, Trace
 
 if TYPE_CHECKING:
@@ -222,11 +222,11 @@ def _engine_text(engine: str, peaks: Mapping[str, float]) -> str:
     return f"{engine} {rates}"
 
 
-def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
+def advice(gpu_events: GpuEvents, roofline: Roofline) -> list[str]:
     """Return notes on what the roofline of this trace lacks, one sentence each."""
     notes = []
-    unlinked_ns = int(work.duration[~work.tree.linked].sum())
-    unlinked_percent = 100.0 * unlinked_ns / max(work.duration.sum(), 1)
+    unlinked_ns = int(gpu_events.duration[~gpu_events.tree.linked].sum())
+    unlinked_percent = 100.0 * unlinked_ns / max(gpu_events.duration.sum(), 1)
     if unlinked_percent >= _MANY_UNLINKED:
         notes.append(
             f"{unlinked_percent:.1f} % of the GPU time has no launch in the trace, so "

@@ -20,7 +20,7 @@ from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
 from tracelens_ext.roofline.context import RooflineContext
 from tracelens_ext.roofline.family_tables import PARAMETERS_OF_FAMILY, family_table
-from tracelens_ext.roofline.utilisation import utilisation
+from tracelens_ext.roofline.utilization import utilization
 
 
 def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
@@ -65,7 +65,7 @@ def _peaks(
     return summary.roofline_peaks(context.roofline(device_peaks))
 
 
-def _utilisation(
+def _utilization(
     context: RooflineContext,
     device_peaks: str | os.PathLike[str] | None = None,
     annotation: str | re.Pattern[str] | None = None,
@@ -74,7 +74,7 @@ def _utilisation(
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
-    return utilisation(context.gpu_events, roofline, annotation)
+    return utilization(context.gpu_events, roofline, annotation)
 
 
 def _family(
@@ -391,7 +391,7 @@ MFU_BY_ITERATION = Table(
             "share of the GPU time of the operations that has a performance model",
         ),
     ],
-    build=_utilisation,
+    build=_utilization,
     options=["device_peaks", "annotation"],
     requires=[GPU_EVENTS, _SHAPES],
     enabled_by="tables",

@@ -58,9 +58,8 @@ class Blocks:
     #: pairs of a block and a node that it waits for, by block, (a, 2)
     awaited: Int64Array
     awaited_known: BoolArray  #: True if the recording tells the pair, (a,)
-    contradicted: (
-        int  #: number of waits that recorded times contradict; they are left out
-    )
+    #: number of waits that recorded times contradict; they are left out
+    contradicted: int
 
 
 class _Calls(NamedTuple):
@@ -93,7 +92,7 @@ class _Targets(NamedTuple):
 
 
 def find_blocks(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     nodes: Nodes,
     calls: SyncCalls,
     tracks: GpuTracks,
@@ -106,7 +105,7 @@ def find_blocks(
     copy had ended.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         nodes: the nodes, including holes and waits of streams.
         calls: the runtime calls of the window.
         tracks: the streams.
@@ -114,7 +113,7 @@ def find_blocks(
         frozen: times that every replay leaves as recorded. A call that overlaps them is left out.
     """
     candidates = _find_candidates(
-        work=work, nodes=nodes, calls=calls, tracks=tracks, clocks=clocks
+        gpu_events=gpu_events, nodes=nodes, calls=calls, tracks=tracks, clocks=clocks
     )
     search = _AwaitedSearch(
         nodes=nodes, calls=calls, tracks=tracks, blocking=candidates
@@ -140,7 +139,7 @@ def find_blocks(
 
 
 def _find_candidates(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     nodes: Nodes,
     calls: SyncCalls,
     tracks: GpuTracks,
@@ -159,7 +158,9 @@ def _find_candidates(
     ahead_ns = _find_clock_offsets(
         nodes=nodes, calls=calls, tracks=tracks, blocking=named
     )
-    copy = _blocking_copies(work=work, nodes=nodes, calls=calls, ahead_ns=ahead_ns)
+    copy = _blocking_copies(
+        gpu_events=gpu_events, nodes=nodes, calls=calls, ahead_ns=ahead_ns
+    )
     row = np.append(row, nodes.launch[copy])
     awaits = np.append(awaits, np.full(len(copy), _Awaits.COPY))
     copy_node = np.append(copy_node, copy)
@@ -188,18 +189,18 @@ def _make_calls(
 
 
 def _blocking_copies(
-    work: GpuEvents, nodes: Nodes, calls: SyncCalls, ahead_ns: Int64Array
+    gpu_events: GpuEvents, nodes: Nodes, calls: SyncCalls, ahead_ns: Int64Array
 ) -> Int64Array:
     """Return the nodes of copies whose call returned only after the copy had ended.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         nodes: the nodes.
         calls: the runtime calls of the window.
         ahead_ns: how far the clock of each stream's device is ahead of the host's clock.
     """
     copy = np.flatnonzero(nodes.is_called & nodes.is_event)
-    copy = copy[work.is_copy[nodes.event[copy]]]
+    copy = copy[gpu_events.is_copy[nodes.event[copy]]]
     ahead_of_copy = ahead_ns[nodes.track[copy]]
     started = nodes.start[copy] - ahead_of_copy
     ended = nodes.end[copy] - ahead_of_copy

@@ -58,13 +58,13 @@ def waiting_of_nodes(program: DependencyGraph, waits: pd.DataFrame) -> Int64Arra
     Raises:
         UsageError: no call of the rank starts at the same time as a collective of the trace.
     """
-    work = program.work
+    gpu_events = program.gpu_events
     is_collective = values_at(
-        values=work.is_communication, index=program.event, missing=False
+        values=gpu_events.is_communication, index=program.event, missing=False
     )
     nodes = np.flatnonzero(is_collective)
-    start = work.start[program.event[nodes]]
-    rank = distributed_info(work.trace.metadata).get("rank")
+    start = gpu_events.start[program.event[nodes]]
+    rank = distributed_info(gpu_events.trace.metadata).get("rank")
     if not isinstance(rank, int):
         rank = _rank_by_start_times(waits, start)
     waits_of_rank = waits[waits["rank"] == rank]

@@ -38,7 +38,7 @@ class DependencyGraph:
     """The n nodes of a window by stream, its b blocks by start, and the clocks of the host.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         window: the window, ns since the trace's first event.
         device: the only device whose work counts; None: all devices.
         closes: True if host time goes on to the end of the window, after the last call.
@@ -68,20 +68,20 @@ class DependencyGraph:
 
     def __init__(
         self,
-        work: GpuEvents,
+        gpu_events: GpuEvents,
         window: Window,
         device: int | None,
         *,
         closes: bool,
     ) -> None:
-        self.work = work
+        self.gpu_events = gpu_events
         self.window = window
-        self.tracks = find_tracks(work, "stream")
-        self.clocks = find_clocks(work, window)
+        self.tracks = find_tracks(gpu_events, "stream")
+        self.clocks = find_clocks(gpu_events, window)
         if closes:
             self.clocks.end[:1] = window.length
-        calls = SyncCalls(work=work, window=window, tracks=self.tracks)
-        unrecorded = unrecorded_in(work, window)
+        calls = SyncCalls(gpu_events=gpu_events, window=window, tracks=self.tracks)
+        unrecorded = unrecorded_in(gpu_events, window)
         self.frozen = unrecorded.frozen
         self._set_nodes(device, calls, unrecorded)
         blocks = self._set_blocks(calls)
@@ -92,7 +92,7 @@ class DependencyGraph:
     ) -> None:
         """Find the nodes, and the waits of streams for one another."""
         nodes = nodes_of_events(
-            self.work, self.window, device, self.tracks, self.clocks
+            self.gpu_events, self.window, device, self.tracks, self.clocks
         )
         nodes = with_holes(nodes, unrecorded.holes)
         stream_waits = add_waits(nodes, calls)
@@ -110,14 +110,14 @@ class DependencyGraph:
         self.duration = nodes.end - nodes.start
         self.waiting = np.zeros_like(nodes.start)
         # The thread of a node without a launch means nothing; such a node is on the first clock.
-        thread_of_launch = self.work.trace.thread[nodes.launch]
+        thread_of_launch = self.gpu_events.trace.thread[nodes.launch]
         clock_of_launch = self.clocks.of_thread[thread_of_launch]
         self.clock = np.where(nodes.launch == NONE, 0, clock_of_launch)
 
     def _set_blocks(self, calls: SyncCalls) -> Blocks:
         """Find the calls that return when the work that they wait for has ended."""
         blocks = find_blocks(
-            work=self.work,
+            gpu_events=self.gpu_events,
             nodes=self.nodes,
             calls=calls,
             tracks=self.tracks,
@@ -188,7 +188,7 @@ class DependencyGraph:
     @cached_property
     def node_of_event(self) -> Int64Array:
         """The node of each GPU event, `NONE` outside the window, (g,)."""
-        node_of_event = np.full(len(self.work), NONE)
+        node_of_event = np.full(len(self.gpu_events), NONE)
         nodes_of_events = np.flatnonzero(self.nodes.is_event)
         events = self.event[nodes_of_events]
         node_of_event[events] = nodes_of_events

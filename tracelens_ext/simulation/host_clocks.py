@@ -43,31 +43,30 @@ _BEFORE_ALL: Final = np.iinfo(np.int64).min
 class Clocks:
     """The k clocks of t threads. The first clock is that of the thread with the most calls."""
 
-    of_thread: (
-        Int64Array  #: the clock of each thread, `NONE` for a thread without calls, (t,)
-    )
+    #: the clock of each thread, `NONE` for a thread without calls, (t,)
+    of_thread: Int64Array
     #: the end of the last call on each clock, ns since the window's start, (k,)
     end: Int64Array
 
 
-def synchronizing_calls(work: GpuEvents) -> Int64Array:
+def synchronizing_calls(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of the calls that launch, wait or are waited for, in file order.
 
     A call with GPU work counts as a launch, no matter what its name is.
     """
-    named = work.trace.rows_named(_SYNCHRONIZES, *LAUNCH_KINDS)
-    return np.union1d(named, work.tree.launch_of_gpu[work.tree.linked])
+    named = gpu_events.trace.rows_named(_SYNCHRONIZES, *LAUNCH_KINDS)
+    return np.union1d(named, gpu_events.tree.launch_of_gpu[gpu_events.tree.linked])
 
 
-def find_clocks(work: GpuEvents, window: Window) -> Clocks:
+def find_clocks(gpu_events: GpuEvents, window: Window) -> Clocks:
     """Give each thread that calls the runtime a clock.
 
     A thread joins an existing clock of its process if everything that it records falls into pauses
     of this clock: the other threads handed the work over and waited, as for autograd's thread.
     Other threads get clocks of their own.
     """
-    trace = work.trace
-    calls = synchronizing_calls(work)
+    trace = gpu_events.trace
+    calls = synchronizing_calls(gpu_events)
     events = np.concatenate((calls, trace.rows_of(EventKind.CPU_OP)))
     calls = _rows_in_window(trace, calls, window)
     events = _rows_in_window(trace, events, window)

@@ -32,9 +32,8 @@ class Nodes:
 
     #: the GPU event; `NONE` for a hole and for the wait of a stream, (n,)
     event: Int64Array
-    launch: (
-        Int64Array  #: the row of the call that launched the node, `NONE` without, (n,)
-    )
+    #: the row of the call that launched the node, `NONE` without, (n,)
+    launch: Int64Array
     track: Int64Array  #: the stream, an index into `find_tracks(work, "stream")`, (n,)
     #: When the node was called, (n,). `NONE` if it was called before the window or by a thread
     #: without a clock.
@@ -113,37 +112,39 @@ class Insertion(NamedTuple):
 
 
 def nodes_of_events(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     window: Window,
     device: int | None,
     tracks: GpuTracks,
     clocks: Clocks,
 ) -> Nodes:
     """Return the GPU events that overlap a window, of one device or of all, as nodes."""
-    is_inside = (work.end >= window.start) & (work.start <= window.end)
+    is_inside = (gpu_events.end >= window.start) & (gpu_events.start <= window.end)
     if device is not None:
-        is_inside &= work.trace.device == device
+        is_inside &= gpu_events.trace.device == device
     event = np.flatnonzero(is_inside)
-    event = event[np.lexsort((work.start[event], tracks.of_gpu[event]))]
+    event = event[np.lexsort((gpu_events.start[event], tracks.of_gpu[event]))]
     track = tracks.of_gpu[event]
-    launch = work.tree.launch_of_gpu[event]
-    call = _call_times(work=work, window=window, clocks=clocks, launch=launch)
+    launch = gpu_events.tree.launch_of_gpu[event]
+    call = _call_times(
+        gpu_events=gpu_events, window=window, clocks=clocks, launch=launch
+    )
     return Nodes(
         event=event,
         launch=launch,
         track=track,
         call=call,
-        start=np.maximum(work.start[event] - window.start, 0),
-        end=np.minimum(work.end[event], window.end) - window.start,
+        start=np.maximum(gpu_events.start[event] - window.start, 0),
+        end=np.minimum(gpu_events.end[event], window.end) - window.start,
         key=running_maximum(track, call).value,
     )
 
 
 def _call_times(
-    work: GpuEvents, window: Window, clocks: Clocks, launch: Int64Array
+    gpu_events: GpuEvents, window: Window, clocks: Clocks, launch: Int64Array
 ) -> Int64Array:
     """Return when each node was called; `NONE` before the window or by a thread without clock."""
-    trace = work.trace
+    trace = gpu_events.trace
     since_start = trace.ts[launch] - window.start
     has_clock = clocks.of_thread[trace.thread[launch]] != NONE
     # The row `NONE` reads the last event. `is_called` is False there.
@@ -201,17 +202,16 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
 class Unrecorded(NamedTuple):
     """The parts of a window without recorded work. Times are ns since the window's start."""
 
-    holes: (
-        DisjointIntervals  #: times in which GPU events were lost, by device and start
-    )
+    #: times in which GPU events were lost, by device and start
+    holes: DisjointIntervals
     #: the ends of waits for work from before the recording
     waited_until: Int64Array
     frozen: DisjointIntervals  #: times that every replay leaves as recorded: holes and warm-up
 
 
-def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
+def unrecorded_in(gpu_events: GpuEvents, window: Window) -> Unrecorded:
     """Return the times in a window that were not recorded or that happen only once."""
-    parts = coverage_of(work).parts
+    parts = coverage_of(gpu_events).parts
     parts = parts[~parts["has_work"]]
     is_inside = (parts["end"] > window.start) & (parts["start"] < window.end)
     parts = parts[is_inside]

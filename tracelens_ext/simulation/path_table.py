@@ -62,7 +62,7 @@ class PathDescriber:
         self, replay: Replay, replayed: Replayed, changes: Changes, *, waits_known: bool
     ) -> None:
         self._program = replay.program
-        self._work = replay.program.work
+        self._gpu_events = replay.program.gpu_events
         self._replay = replay
         self._replayed = replayed
         self._changes = changes
@@ -74,21 +74,21 @@ class PathDescriber:
         A text is empty, and a stream is -1, if a node does not have it. A node `NONE` has nothing.
         """
         program = self._program
-        work = self._work
+        gpu_events = self._gpu_events
         event = values_at(program.event, nodes)
         is_event = event != NONE
-        is_communication = values_at(work.is_communication, event, missing=False)
+        is_communication = values_at(gpu_events.is_communication, event, missing=False)
         is_copy = values_at(self._changes.is_copy, nodes, missing=False)
         kind = np.where(is_communication, "communication", "kernel")
         kind = np.where(is_copy, "copy", kind)
         category, categories = self._changes.categories
-        operation, operations = work.tree.cpu_op_label_of_gpu
+        operation, operations = gpu_events.tree.cpu_op_label_of_gpu
         stream_of_node = program.tracks.stream[program.track]
         category_of_event = np.where(is_event, values_at(category, nodes), NONE)
         columns = {
             "kind": np.where(is_event, kind, "gap"),
             "category": _labels(category_of_event, categories),
-            "name": _labels(values_at(work.name, event), work.trace.names),
+            "name": _labels(values_at(gpu_events.name, event), gpu_events.trace.names),
             "operation": _labels(values_at(operation, event), operations),
             "stream": values_at(stream_of_node, nodes),
         }
@@ -133,7 +133,7 @@ class PathDescriber:
 
     def _event_names(self, rows: Int64Array) -> npt.NDArray[np.object_]:
         """Return the names of events of the trace; empty for `NONE`."""
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         return _labels(values_at(trace.name, rows), trace.names)
 
     def _cut_at_calls_and_waits(self, path: CriticalPath) -> _Pieces:
@@ -227,7 +227,7 @@ class PathDescriber:
                 thread=threads, start=start[pieces], end=end[pieces]
             )
             events[pieces] = innermost_during(
-                trace=self._work.trace,
+                trace=self._gpu_events.trace,
                 kinds=kinds,
                 intervals=intervals,
                 ignored=_IGNORED,

@@ -144,8 +144,8 @@ class Changes:
         self.claims: Mapping[str, Removed] = {}
 
     @property
-    def _work(self) -> GpuEvents:
-        return self.program.work
+    def _gpu_events(self) -> GpuEvents:
+        return self.program.gpu_events
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:
         """Return which nodes belong to some GPU events, (n,)."""
@@ -154,13 +154,13 @@ class Changes:
     @cached_property
     def is_copy(self) -> BoolArray:
         """True for each node that is a copy or a memset, (n,)."""
-        is_memset = self._work.kind == EventKind.MEMSET
-        return self._nodes_of(self._work.is_copy | is_memset)
+        is_memset = self._gpu_events.kind == EventKind.MEMSET
+        return self._nodes_of(self._gpu_events.is_copy | is_memset)
 
     @cached_property
     def categories(self) -> NodeCategories:
         """The category of each node."""
-        categories = self._work.categories
+        categories = self._gpu_events.categories
         if categories is None:
             no_category = np.full(len(self.program.event), NONE)
             return NodeCategories(code=no_category, labels=[])
@@ -272,7 +272,7 @@ class Changes:
         if name == "copies":
             return self.is_copy
         if name == "communication":
-            return self._nodes_of(self._work.is_communication)
+            return self._nodes_of(self._gpu_events.is_communication)
         if prefix == "op" and label:
             return self._launched_in(label) & kernels
         if prefix == "kernel" and label:
@@ -296,12 +296,12 @@ class Changes:
     def _events_named(self, pattern: str) -> BoolArray:
         """Return the GPU events whose names match a pattern, (g,)."""
         search = UserPattern(pattern, "--change kernel:").search
-        return self._work.trace.names_matching(search)[self._work.name]
+        return self._gpu_events.trace.names_matching(search)[self._gpu_events.name]
 
     def _launched_in(self, name: str) -> BoolArray:
         """Return the nodes that operations of a name launched, at any depth, (n,)."""
-        tree = self._work.tree
-        trace = self._work.trace
+        tree = self._gpu_events.tree
+        trace = self._gpu_events.trace
         has_name = trace.named(trace.name[tree.rows], name.__eq__)
         is_named_operation = tree.is_operation & has_name
         if not is_named_operation.any():
@@ -323,7 +323,7 @@ class Changes:
             For each clock disjoint intervals, ns since the window's start.
         """
         program = self.program
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         window_start, window_end = program.window
         length = window_end - window_start
         if name == "host":
@@ -347,7 +347,7 @@ class Changes:
 
     def _host_rows(self, name: str) -> Int64Array:
         """Return the rows of the host events of a name."""
-        trace = self._work.trace
+        trace = self._gpu_events.trace
         host_rows = trace.rows_of(*HOST_KINDS)
         rows: Int64Array = host_rows[trace.named(trace.name[host_rows], name.__eq__)]
         if not len(rows):

@@ -52,7 +52,7 @@ class Simulation:
     """The simulation of a window of a trace.
 
     Args:
-        work: the GPU events of the trace.
+        gpu_events: the GPU events of the trace.
         iteration: the N of the `ProfilerStep#N` that is the window; None: the whole recording.
         device: the only device whose work is simulated; None: all devices.
         waits: how long collectives wait for other ranks, from `read_collective_waits`; None: not
@@ -64,20 +64,23 @@ class Simulation:
 
     def __init__(
         self,
-        work: GpuEvents,
+        gpu_events: GpuEvents,
         iteration: int | None = None,
         device: int | None = None,
         waits: pd.DataFrame | None = None,
     ) -> None:
-        if not len(work):
+        if not len(gpu_events):
             raise UsageError("the trace has no GPU events, so nothing can be simulated")
         # The selected events are not needed, but this raises if there is no such device.
-        EventFilter(device=device).of(work)
-        window = _whole_window(work)
+        EventFilter(device=device).of(gpu_events)
+        window = _whole_window(gpu_events)
         if iteration is not None:
-            window = Window(*span_of_step(work, iteration))
+            window = Window(*span_of_step(gpu_events, iteration))
         self.program = DependencyGraph(
-            work=work, window=window, device=device, closes=iteration is not None
+            gpu_events=gpu_events,
+            window=window,
+            device=device,
+            closes=iteration is not None,
         )
         self.waits_known = waits is not None
         if waits is not None:
@@ -279,16 +282,16 @@ class Simulation:
         program = self.program
         events = np.flatnonzero(program.nodes.is_event)
         waiting_ns = program.waiting[events]
-        work = self._path_describer.describe(events)[_SUMMARY_KEYS]
-        work["ns"] = program.duration[events] - waiting_ns
-        waits = work.assign(kind="other rank", ns=waiting_ns)
-        groups = pd.concat((work, waits)).groupby(_SUMMARY_KEYS, sort=False)
+        gpu_events = self._path_describer.describe(events)[_SUMMARY_KEYS]
+        gpu_events["ns"] = program.duration[events] - waiting_ns
+        waits = gpu_events.assign(kind="other rank", ns=waiting_ns)
+        groups = pd.concat((gpu_events, waits)).groupby(_SUMMARY_KEYS, sort=False)
         total_ms = groups["ns"].sum() / NS_PER_MS
         return total_ms.rename("total_ms").reset_index()
 
 
-def _whole_window(work: GpuEvents) -> Window:
+def _whole_window(gpu_events: GpuEvents) -> Window:
     """Return the window from the first launch or GPU event to the end of the last one."""
-    trace = work.trace
-    rows = np.concatenate((synchronizing_calls(work), work.rows))
+    trace = gpu_events.trace
+    rows = np.concatenate((synchronizing_calls(gpu_events), gpu_events.rows))
     return Window(start=int(trace.ts[rows].min()), end=int(trace.end_of(rows).max()))

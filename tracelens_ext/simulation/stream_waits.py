@@ -27,9 +27,8 @@ class StreamWaits(NamedTuple):
     nodes: Nodes
     waits: Int64Array  #: the node of each wait, and the node that it waits for, (w, 2)
     is_known: BoolArray  #: True if the recording tells what the wait waits for, (w,)
-    contradicted: (
-        int  #: number of waits that recorded times contradict; they are left out
-    )
+    #: number of waits that recorded times contradict; they are left out
+    contradicted: int
 
 
 class _WaitCalls(NamedTuple):

@@ -51,8 +51,10 @@ _NO_TARGET: Final = _SyncTarget(NONE, NONE, NONE)
 class SyncCalls:
     """The runtime calls that start in a window, by thread and time."""
 
-    def __init__(self, work: GpuEvents, window: Window, tracks: GpuTracks) -> None:
-        trace = work.trace
+    def __init__(
+        self, gpu_events: GpuEvents, window: Window, tracks: GpuTracks
+    ) -> None:
+        trace = gpu_events.trace
         self._trace = trace
         self._window = window
         calls = trace.rows_of(*LAUNCH_KINDS)

@@ -370,9 +370,8 @@ class Holes(NamedTuple):
 
     #: index of the interval that ended last before each hole; the last one of equal ends, (k,)
     before: Int64Array
-    after: (
-        Int64Array  #: index of the interval that starts at the end of each hole, (k,)
-    )
+    #: index of the interval that starts at the end of each hole, (k,)
+    after: Int64Array
 
 
 def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -> Holes:

@@ -92,9 +92,8 @@ def last_before(
 class RunningMaximum(NamedTuple):
     """The largest value of a group so far, at each of n items."""
 
-    value: (
-        Int64Array  #: largest value from the first item of the group to this one, (n,)
-    )
+    #: largest value from the first item of the group to this one, (n,)
+    value: Int64Array
     item: Int64Array  #: index of the item that has it; of equal values the last, (n,)
 
 

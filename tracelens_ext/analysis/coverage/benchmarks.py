@@ -57,14 +57,14 @@ _LEAST_FILL_NS: Final = 15_000
 _SIMILAR_FACTOR: Final = 1.5
 
 
-def benchmark_ranges(work: GpuEvents) -> Int64Array:
+def benchmark_ranges(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of the host events that measure variants of kernels."""
-    return np.append(_named_benchmarks(work), _measuring_convolutions(work))
+    return np.append(_named_benchmarks(gpu_events), _measuring_convolutions(gpu_events))
 
 
-def _named_benchmarks(work: GpuEvents) -> Int64Array:
+def _named_benchmarks(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of the host events that measure variants of kernels, by their names."""
-    trace = work.trace
+    trace = gpu_events.trace
     return np.append(
         trace.rows_named(
             _BENCHMARK_RANGES, EventKind.CPU_OP, EventKind.USER_ANNOTATION
@@ -73,9 +73,9 @@ def _named_benchmarks(work: GpuEvents) -> Int64Array:
     )
 
 
-def _measuring_convolutions(work: GpuEvents) -> Int64Array:
+def _measuring_convolutions(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of convolutions in which a library measures its algorithms."""
-    trace = work.trace
+    trace = gpu_events.trace
     convolutions = trace.rows_named(_CONVOLUTIONS, EventKind.CPU_OP)
     waits = trace.rows_named(_WAITS_FOR_EVENT, *LAUNCH_KINDS)
     if not len(convolutions) or not len(waits):
@@ -101,36 +101,42 @@ def _measuring_convolutions(work: GpuEvents) -> Int64Array:
     return result
 
 
-def benchmark_events(work: GpuEvents) -> Int64Array:
+def benchmark_events(gpu_events: GpuEvents) -> Int64Array:
     """Return the GPU events that belong to benchmarks by any of the three signs."""
-    return np.union1d(_launched_by_benchmarks(work), _alternating_with_fills(work))
+    return np.union1d(
+        _launched_by_benchmarks(gpu_events), _alternating_with_fills(gpu_events)
+    )
 
 
-def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
+def _launched_by_benchmarks(gpu_events: GpuEvents) -> Int64Array:
     """Return the GPU events that were launched within `benchmark_ranges`."""
-    by_name = launched_within(work, _named_benchmarks(work), fewest=_FEWEST_RUNS)
-    by_convolutions = launched_within(work, _measuring_convolutions(work), fewest=1)
+    by_name = launched_within(
+        gpu_events, _named_benchmarks(gpu_events), fewest=_FEWEST_RUNS
+    )
+    by_convolutions = launched_within(
+        gpu_events, _measuring_convolutions(gpu_events), fewest=1
+    )
     return np.union1d(by_name, by_convolutions)
 
 
-def _alternating_with_fills(work: GpuEvents) -> Int64Array:
+def _alternating_with_fills(gpu_events: GpuEvents) -> Int64Array:
     """Return the GPU events of streams on which fills alternate with one kernel."""
-    is_fill = work.trace.named(work.name, _FILL.match)
-    is_fill &= work.duration >= _LEAST_FILL_NS
+    is_fill = gpu_events.trace.named(gpu_events.name, _FILL.match)
+    is_fill &= gpu_events.duration >= _LEAST_FILL_NS
     if int(is_fill.sum()) < _FEWEST_FILLS:
         return np.zeros(0, dtype=np.int64)
-    stream = find_tracks(work, "stream").of_gpu
-    by_stream_and_start = np.lexsort((work.start, stream))
+    stream = find_tracks(gpu_events, "stream").of_gpu
+    by_stream_and_start = np.lexsort((gpu_events.start, stream))
     benchmarks = []
     for stream_index in np.unique(stream[is_fill]).tolist():
         is_of_stream = stream[by_stream_and_start] == stream_index
         events = by_stream_and_start[is_of_stream]
-        benchmarks.append(_alternating_events(work, events, is_fill[events]))
+        benchmarks.append(_alternating_events(gpu_events, events, is_fill[events]))
     return np.concatenate(benchmarks)
 
 
 def _alternating_events(
-    work: GpuEvents, events: Int64Array, is_fill: BoolArray
+    gpu_events: GpuEvents, events: Int64Array, is_fill: BoolArray
 ) -> Int64Array:
     """Return the events of one stream that alternate between fills and one kernel.
 
@@ -138,12 +144,12 @@ def _alternating_events(
     event two before it: it has the same name, and a fill has a similar length, too.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         events: the events of the stream, by start, (n,).
         is_fill: which of them are fills, (n,).
     """
-    name = work.name[events]
-    duration = work.duration[events]
+    name = gpu_events.name[events]
+    duration = gpu_events.duration[events]
     longer = np.maximum(duration[2:], duration[:-2])
     shorter = np.minimum(duration[2:], duration[:-2])
     has_similar_length = longer <= _SIMILAR_FACTOR * shorter
@@ -161,17 +167,19 @@ def _alternating_events(
     return np.concatenate(benchmarks)
 
 
-def launched_within(work: GpuEvents, ranges: Int64Array, fewest: int) -> Int64Array:
+def launched_within(
+    gpu_events: GpuEvents, ranges: Int64Array, fewest: int
+) -> Int64Array:
     """Return the GPU events that were launched within host events.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         ranges: the rows of the host events.
         fewest: a host event that launches fewer GPU events than this does not count.
     """
-    trace = work.trace
-    events = np.flatnonzero(work.tree.linked)
-    launch = work.tree.launch_of_gpu[events]
+    trace = gpu_events.trace
+    events = np.flatnonzero(gpu_events.tree.linked)
+    launch = gpu_events.tree.launch_of_gpu[events]
     launch_time = trace.ts[launch]
     is_within = np.zeros(len(events), dtype=bool)
     for thread in np.unique(trace.thread[ranges]).tolist():

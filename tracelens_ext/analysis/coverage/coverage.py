@@ -120,14 +120,14 @@ class Coverage:
         """The busy time that parts set aside, ns, as the mean over devices."""
         return float(self.parts["busy_ns"].sum()) / max(self.devices, 1)
 
-    def is_set_aside(self, work: GpuEvents) -> BoolArray:
+    def is_set_aside(self, gpu_events: GpuEvents) -> BoolArray:
         """Return a mask of the g GPU events that start in a part that sets work aside, (g,)."""
-        device = find_tracks(work, "device").of_gpu
-        is_in_part = np.zeros(len(work), dtype=bool)
+        device = find_tracks(gpu_events, "device").of_gpu
+        is_in_part = np.zeros(len(gpu_events), dtype=bool)
         parts = self.parts[self.parts["has_work"]]
         columns = (parts["device"], parts["start"], parts["end"])
         for device_index, start, end in zip(*columns, strict=True):
-            is_within = (work.start >= start) & (work.start < end)
+            is_within = (gpu_events.start >= start) & (gpu_events.start < end)
             is_in_part |= is_within & (device == device_index)
         return is_in_part
 
@@ -138,37 +138,42 @@ class Coverage:
 
 
 @cached_per_object
-def coverage_of(work: GpuEvents) -> Coverage:
+def coverage_of(gpu_events: GpuEvents) -> Coverage:
     """Find how much of the wall time of a recording can be analyzed."""
-    launches = find_launches(work)
-    device_count = len(find_tracks(work, "device"))
+    launches = find_launches(gpu_events)
+    device_count = len(find_tracks(gpu_events, "device"))
     parts = [
-        dropped_event_parts(work, launches, device_index)
+        dropped_event_parts(gpu_events, launches, device_index)
         for device_index in range(device_count)
     ]
     wall_start = 0
     wall_end = 0
-    if len(work):
-        starts = [int(work.start.min())]
+    if len(gpu_events):
+        starts = [int(gpu_events.start.min())]
         starts += [int(dropped["start"].min()) for dropped in parts if len(dropped)]
         wall_start = min(starts)
-        wall_end = int(work.end.max())
+        wall_end = int(gpu_events.end.max())
         parts += [
-            pre_recording_parts(work, device_index, wall_end - wall_start)
+            pre_recording_parts(gpu_events, device_index, wall_end - wall_start)
             for device_index in range(device_count)
         ]
-        parts.append(suspect_parts(work))
-        for warm_up_work in (find_benchmarks(work), find_named_warm_up(work)):
+        parts.append(suspect_parts(gpu_events))
+        for warm_up_work in (
+            find_benchmarks(gpu_events),
+            find_named_warm_up(gpu_events),
+        ):
             parts.append(warm_up_work.assign(kind=WARM_UP, has_work=True))
-        parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
+        parts.append(
+            find_warm_up(gpu_events, wall_start, wall_end).assign(kind=WARM_UP)
+        )
     return Coverage(
         wall_start=wall_start,
         wall_end=wall_end,
-        parts=_disjoint_parts(work, _concatenate_parts(parts)),
+        parts=_disjoint_parts(gpu_events, _concatenate_parts(parts)),
         launch_count=len(launches.rows),
         unmatched_rows=launches.rows[launches.lost],
         devices=device_count,
-        missing=missing_of(work.trace),
+        missing=missing_of(gpu_events.trace),
     )
 
 
@@ -183,7 +188,7 @@ def _concatenate_parts(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return table.assign(has_work=has_work).astype(_PART_COLUMNS)
 
 
-def _disjoint_parts(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
+def _disjoint_parts(gpu_events: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """Return the parts without overlaps, as in `Coverage.parts`.
 
     Time that several parts of a device claim goes to the first in this order: parts that set work
@@ -206,7 +211,7 @@ def _disjoint_parts(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
                 start=np.append(occupied.start, start), end=np.append(occupied.end, end)
             )
             pieces.append(group.iloc[part_index].assign(start=start, end=end))
-    return _with_time_and_place(work, pd.concat(pieces))
+    return _with_time_and_place(gpu_events, pd.concat(pieces))
 
 
 def _by_precedence(parts: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -222,17 +227,19 @@ def _by_precedence(parts: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield parts[mask].sort_values(["start", "end"], ascending=[True, False])
 
 
-def _with_time_and_place(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
+def _with_time_and_place(gpu_events: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """Return disjoint parts with the time that they set aside and the place where they begin."""
     spans = parts[["device", "start", "end"]].to_numpy()
     device_index = spans[:, 0]
     start = spans[:, 1]
     end = spans[:, 2]
-    idle_ns = idle_within(work=work, device_index=device_index, start=start, end=end)
+    idle_ns = idle_within(
+        gpu_events=gpu_events, device_index=device_index, start=start, end=end
+    )
     busy_ns = np.where(parts["has_work"], end - start - idle_ns, 0)
     parts = parts.assign(busy_ns=busy_ns, ns=idle_ns + busy_ns)
     parts = parts[parts["ns"] > 0].sort_values(["device", "start"], ignore_index=True)
-    places = [place_of(work, row) for row in parts.pop("row").tolist()]
+    places = [place_of(gpu_events, row) for row in parts.pop("row").tolist()]
     parts["place"] = pd.Series(places, dtype="str")
     return parts
 
@@ -258,17 +265,17 @@ def _successive(parts: pd.DataFrame) -> _Spans:
 
 
 def idle_within(
-    work: GpuEvents, device_index: IntArray, start: Int64Array, end: Int64Array
+    gpu_events: GpuEvents, device_index: IntArray, start: Int64Array, end: Int64Array
 ) -> Int64Array:
     """Return the idle time of a device in each of k spans of time, ns, (k,).
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         device_index: the device of each span, an index into the tracks of devices, (k,).
         start: ns since the trace's first event, (k,).
         end: ns since the trace's first event, (k,).
     """
     busy_ns = busy_within(
-        gpu_events=work, device_index=device_index, start=start, end=end
+        gpu_events=gpu_events, device_index=device_index, start=start, end=end
     )
     return end - start - busy_ns

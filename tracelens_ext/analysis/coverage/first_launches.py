@@ -22,18 +22,20 @@ _MOST_FIRST_LAUNCH_NS: Final = 5_000_000
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def slow_first_launches(work: GpuEvents) -> Int64Array:
+def slow_first_launches(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of the first launches that are so slow that they load a module.
 
     Such a launch takes at least five times as long as the quickest later launch of the same kernel
     on the same device, or over 200 µs if the kernel is launched only once.
     """
-    trace = work.trace
-    events = np.flatnonzero(work.tree.linked & work.is_kernel & ~work.tree.by_graph)
-    launch = work.tree.launch_of_gpu[events]
+    trace = gpu_events.trace
+    events = np.flatnonzero(
+        gpu_events.tree.linked & gpu_events.is_kernel & ~gpu_events.tree.by_graph
+    )
+    launch = gpu_events.tree.launch_of_gpu[events]
     # Each device loads its own modules, so a kernel on another device is another kernel.
-    device = find_tracks(work, "device").of_gpu[events].astype(np.int64)
-    kernel = device * len(trace.names) + work.name[events]
+    device = find_tracks(gpu_events, "device").of_gpu[events].astype(np.int64)
+    kernel = device * len(trace.names) + gpu_events.name[events]
     by_kernel_and_time = np.lexsort((trace.ts[launch], kernel))
     launch = launch[by_kernel_and_time]
     duration = trace.dur[launch]
@@ -55,12 +57,12 @@ def slow_first_launches(work: GpuEvents) -> Int64Array:
     return slow
 
 
-def launch_known_kernels(work: GpuEvents, rows: Int64Array) -> BoolArray:
+def launch_known_kernels(gpu_events: GpuEvents, rows: Int64Array) -> BoolArray:
     """Return a mask of the k events that launch a kernel that was launched before, (k,)."""
-    trace = work.trace
-    events = np.flatnonzero(work.tree.linked & work.is_kernel)
-    launch = work.tree.launch_of_gpu[events]
-    name = work.name[events]
+    trace = gpu_events.trace
+    events = np.flatnonzero(gpu_events.tree.linked & gpu_events.is_kernel)
+    launch = gpu_events.tree.launch_of_gpu[events]
+    name = gpu_events.name[events]
     by_name_and_time = np.lexsort((trace.ts[launch], name))
     is_first_of_name = begins_run(name[by_name_and_time])
     first_launches = launch[by_name_and_time[is_first_of_name]]

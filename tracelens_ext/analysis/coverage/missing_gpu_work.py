@@ -37,10 +37,10 @@ _NOT_WORK: Final = frozenset(
 )
 
 
-def no_gpu_work(work: GpuEvents) -> str:
+def no_gpu_work(gpu_events: GpuEvents) -> str:
     """Return a sentence or two: why the trace has no GPU work, and how to record it."""
-    trace = work.trace
-    recording = coverage_of(work)
+    trace = gpu_events.trace
+    recording = coverage_of(gpu_events)
     if is_of_tpu(trace):
         return "This is a TPU profile; only its CPU part is analyzed."
     if trace.provenance.salvaged:

@@ -39,21 +39,23 @@ class _Edge(NamedTuple):
     end: int  #: ns since the trace's first event
 
 
-def time_outside(work: GpuEvents) -> str:
+def time_outside(gpu_events: GpuEvents) -> str:
     """Return a sentence about the time without GPU work at the beginning and end of a file.
 
     An example: `GPU active for 342.0 ms of 618.0 ms; before it: 276.0 ms, of which cudaMalloc
     240.0 ms.` The text is empty if the GPU is active almost from beginning to end.
     """
-    recording = coverage_of(work)
-    whole_ns = work.trace.span_ns
+    recording = coverage_of(gpu_events)
+    whole_ns = gpu_events.trace.span_ns
     edges = (
         _Edge("before it", 0, recording.wall_start),
         _Edge("after it", recording.wall_end, whole_ns),
     )
     least_ns = _LEAST_SHARE * whole_ns
     parts = [
-        _edge_text(work, edge) for edge in edges if edge.end - edge.start > least_ns
+        _edge_text(gpu_events, edge)
+        for edge in edges
+        if edge.end - edge.start > least_ns
     ]
     if not parts:
         return ""
@@ -62,17 +64,17 @@ def time_outside(work: GpuEvents) -> str:
     return f"GPU active for {active} of {whole}; {'; '.join(parts)}."
 
 
-def _edge_text(work: GpuEvents, edge: _Edge) -> str:
+def _edge_text(gpu_events: GpuEvents, edge: _Edge) -> str:
     text = f"{edge.name}: {ms_text((edge.end - edge.start) / NS_PER_MS)}"
-    longest = _longest_within(work, edge)
+    longest = _longest_within(gpu_events, edge)
     if longest:
         return f"{text}, of which {longest}"
     return text
 
 
-def _longest_within(work: GpuEvents, edge: _Edge) -> str:
+def _longest_within(gpu_events: GpuEvents, edge: _Edge) -> str:
     """Return the name and time of the events that take most of an edge; "" if none take much."""
-    trace = work.trace
+    trace = gpu_events.trace
     for kinds in _NAMED_KINDS:
         rows = trace.rows_of(*kinds)
         is_step = trace.named(trace.name[rows], _STEP.match)

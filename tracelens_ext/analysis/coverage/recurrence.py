@@ -51,26 +51,26 @@ _COMPILES_AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/
 
 
 @cached_per_object
-def repeated_compilations_begin(work: GpuEvents) -> int:
+def repeated_compilations_begin(gpu_events: GpuEvents) -> int:
     """Return when something is compiled again for the first time, ns.
 
     The time is far ahead if that never happens.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     compilation_times = np.sort(trace.ts[compilations(trace)])
     is_named_so = _is_during(trace, _COMPILES_AGAIN, compilation_times)
     slow_runs = _slow_after_quick_runs(trace)
     if len(slow_runs) or is_named_so.any():
         times = np.append(compilation_times[is_named_so], trace.ts[slow_runs])
         return int(times.min())
-    iterations = find_iterations(work.tree)
+    iterations = find_iterations(gpu_events.tree)
     if len(iterations) > 1:
         # During the first iteration, everything is compiled for the first time.
         is_later = compilation_times >= iterations.end.min()
         compilation_times = compilation_times[is_later]
-    is_late = _is_long_after_the_last(work, compilation_times)
+    is_late = _is_long_after_the_last(gpu_events, compilation_times)
     for time in compilation_times[is_late].tolist():
-        if _runs_known_kernels_from(work, time):
+        if _runs_known_kernels_from(gpu_events, time):
             return int(time)
     return _NEVER
 
@@ -106,31 +106,31 @@ def _slow_after_quick_runs(trace: Trace) -> Int64Array:
     return slow[is_after_third]
 
 
-def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:
+def _runs_known_kernels_from(gpu_events: GpuEvents, time: int) -> bool:
     """Return True if kernels that ran before `time` take most GPU time after it."""
-    is_later = work.start >= time
-    known_names = np.unique(work.name[~is_later])
-    later_names = work.name[is_later]
+    is_later = gpu_events.start >= time
+    known_names = np.unique(gpu_events.name[~is_later])
+    later_names = gpu_events.name[is_later]
     is_known = np.isin(later_names, known_names)
-    later_duration = work.duration[is_later]
+    later_duration = gpu_events.duration[is_later]
     total_ns = int(later_duration.sum())
     known_ns = int(later_duration[is_known].sum())
     return total_ns > 0 and known_ns * 2 >= total_ns
 
 
 @cached_per_object
-def repeated_captures_begin(work: GpuEvents) -> int:
+def repeated_captures_begin(gpu_events: GpuEvents) -> int:
     """Return when a graph is captured or instantiated again for the first time, ns.
 
     The time is far ahead if that never happens.
     """
-    trace = work.trace
-    launches = find_launches(work)
+    trace = gpu_events.trace
+    launches = find_launches(gpu_events)
     capture_begins, _ = captures(trace)
     instantiating_calls = instantiations(trace)
     times = np.sort(trace.ts[np.append(capture_begins, instantiating_calls)])
     graph_launch_times = trace.ts[launches.rows[launches.is_graph]]
-    is_late = _is_long_after_the_last(work, times)
+    is_late = _is_long_after_the_last(gpu_events, times)
     capture_count = max(len(capture_begins), len(instantiating_calls))
     most_launches = _LAUNCHES_OF_A_CAPTURE * capture_count
     is_for_each_use = 0 < len(graph_launch_times) <= most_launches
@@ -143,15 +143,15 @@ def repeated_captures_begin(work: GpuEvents) -> int:
     return int(times[is_again].min(initial=_NEVER))
 
 
-def _is_long_after_the_last(work: GpuEvents, times: Int64Array) -> BoolArray:
+def _is_long_after_the_last(gpu_events: GpuEvents, times: Int64Array) -> BoolArray:
     """Return a mask of the ascending times that much GPU work separates from the time before.
 
     For the first time, the GPU work since the beginning counts.
     """
-    by_start = np.argsort(work.start, kind="stable")
+    by_start = np.argsort(gpu_events.start, kind="stable")
     # Item i: GPU time of the i events that start first.
-    gpu_time_before = np.append(0, np.cumsum(work.duration[by_start]))
-    events_before = np.searchsorted(work.start[by_start], times)
+    gpu_time_before = np.append(0, np.cumsum(gpu_events.duration[by_start]))
+    events_before = np.searchsorted(gpu_events.start[by_start], times)
     gpu_time_until = gpu_time_before[events_before]
     gpu_time_since_last = np.diff(gpu_time_until, prepend=0)
     total = max(int(gpu_time_before[-1]), 1)
@@ -159,7 +159,9 @@ def _is_long_after_the_last(work: GpuEvents, times: Int64Array) -> BoolArray:
     return is_long_after
 
 
-def comes_back(work: GpuEvents, table: pd.DataFrame, half_wall_ns: int) -> BoolArray:
+def comes_back(
+    gpu_events: GpuEvents, table: pd.DataFrame, half_wall_ns: int
+) -> BoolArray:
     """Return a mask of the events that have another event like them later, (k,).
 
     Events are alike if they have the same name and are the same kind of warm-up. With several
@@ -167,14 +169,14 @@ def comes_back(work: GpuEvents, table: pd.DataFrame, half_wall_ns: int) -> BoolA
     be judged: they come back if they are spread over more than half of the wall time.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         table: k events that may be warm-up, with `what`, `row`, `start` and `idle`.
         half_wall_ns: half of the wall time, ns.
     """
-    names = work.trace.name[table["row"].to_numpy()]
+    names = gpu_events.trace.name[table["row"].to_numpy()]
     groups = table.groupby([table["what"], names], sort=False)
     group = groups.ngroup().to_numpy().astype(np.int64)
-    iterations = find_iterations(work.tree)
+    iterations = find_iterations(gpu_events.tree)
     if len(iterations) > 1:
         return _in_last_iteration(iterations, group, table)
     is_first_use = (table["what"] == WarmUp.FIRST_USE.value).to_numpy()

@@ -41,12 +41,12 @@ _COLUMN_TYPES: Final = {
 _TEXT_COLUMNS: Final = ("what", "place", "how")
 
 
-def recording_dict(work: GpuEvents) -> dict[str, object]:
+def recording_dict(gpu_events: GpuEvents) -> dict[str, object]:
     """Return the coverage for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
-    recording = coverage_of(work)
+    recording = coverage_of(gpu_events)
     wall_ms = None
     analyzed_ms = None
-    if len(work):
+    if len(gpu_events):
         wall_ms = recording.wall_ns / NS_PER_MS
         analyzed_ms = recording.analyzed_ns / NS_PER_MS
     return {
@@ -56,15 +56,17 @@ def recording_dict(work: GpuEvents) -> dict[str, object]:
         "analyzed_ms": analyzed_ms,
         "launches": recording.launch_count,
         "unmatched_launches": recording.unmatched_launches,
-        "parts": _part_records(work, recording),
+        "parts": _part_records(gpu_events, recording),
         "missing": [asdict(missing) for missing in recording.missing],
     }
 
 
-def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object]]:
+def _part_records(
+    gpu_events: GpuEvents, recording: Coverage
+) -> list[dict[str, object]]:
     """Return the parts that cannot be analyzed, with times since the start of the wall."""
     parts = recording.parts
-    device_numbers = find_tracks(work, "device").device
+    device_numbers = find_tracks(gpu_events, "device").device
     table = pd.DataFrame(
         {
             "kind": parts["kind"],
@@ -81,10 +83,10 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
     return records
 
 
-def recording_table(work: GpuEvents) -> pd.DataFrame:
+def recording_table(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the totals, then the parts, longest first, and finally the data not recorded."""
-    recording = coverage_of(work)
-    document = recording_dict(work)
+    recording = coverage_of(gpu_events)
+    document = recording_dict(gpu_events)
     rows: list[dict[str, object]] = [
         {"kind": "wall", "duration_ms": document["wall_ms"]},
         {"kind": "not_recorded", "duration_ms": document["not_recorded_ms"]},
@@ -96,11 +98,11 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
             "count": recording.unmatched_launches,
         },
     ]
-    records = _part_records(work, recording)
+    records = _part_records(gpu_events, recording)
     longest_first = np.argsort(-recording.parts["ns"], kind="stable").tolist()
     rows += [records[index] for index in longest_first]
-    if not len(work):
-        rows += _api_call_rows(work.trace)
+    if not len(gpu_events):
+        rows += _api_call_rows(gpu_events.trace)
     for missing in recording.missing:
         what = f"{missing.what}: {missing.adds}"
         rows.append({"kind": "missing", "what": what, "how": missing.how})
@@ -129,14 +131,14 @@ def _api_call_rows(trace: Trace) -> list[dict[str, object]]:
     return table
 
 
-def recording_lines(work: GpuEvents) -> list[str]:
+def recording_lines(gpu_events: GpuEvents) -> list[str]:
     """Return sentences about the analyzed time, and about launches without GPU work if many.
 
     Without GPU work, the only sentence explains why there is none.
     """
-    if not len(work):
-        return [no_gpu_work(work)]
-    recording = coverage_of(work)
+    if not len(gpu_events):
+        return [no_gpu_work(gpu_events)]
+    recording = coverage_of(gpu_events)
     wall = recording.wall_ns
     left_out_ns = {
         "not recorded": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING),
@@ -152,7 +154,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
         analyzed_time = _time_text(recording.analyzed_ns)
         analyzed = f"{analyzed_time} of it analyzed; left out: {', '.join(left_out)}."
     wall_time_line = f"{_time_text(wall)} of wall time, {analyzed}"
-    outside = time_outside(work)
+    outside = time_outside(gpu_events)
     if outside:
         wall_time_line += f" {outside}"
     lines = [wall_time_line]

@@ -40,23 +40,25 @@ class SuspectEvents:
 
 
 @cached_per_object
-def find_suspects(work: GpuEvents) -> SuspectEvents:
+def find_suspects(gpu_events: GpuEvents) -> SuspectEvents:
     """Return the GPU events that take most of the GPU time and cover launches without GPU work."""
-    device = find_tracks(work, "device").of_gpu
-    total_ns = sums(device, work.duration, len(find_tracks(work, "device")))
-    events = np.flatnonzero(work.duration > _SUSPECT_SHARE * total_ns[device])
-    launches = find_launches(work)
-    lost_at = work.trace.ts[launches.rows[launches.lost]]
+    device = find_tracks(gpu_events, "device").of_gpu
+    total_ns = sums(device, gpu_events.duration, len(find_tracks(gpu_events, "device")))
+    events = np.flatnonzero(gpu_events.duration > _SUSPECT_SHARE * total_ns[device])
+    launches = find_launches(gpu_events)
+    lost_at = gpu_events.trace.ts[launches.rows[launches.lost]]
     is_graph = launches.is_graph[launches.lost]
-    lost_launches = _times_during(work, events, lost_at)
-    lost_graphs = _times_during(work, events, lost_at[is_graph])
+    lost_launches = _times_during(gpu_events, events, lost_at)
+    lost_graphs = _times_during(gpu_events, events, lost_at[is_graph])
     is_suspect = lost_launches >= _FEWEST_LOST_LAUNCHES
     is_suspect |= lost_graphs >= _FEWEST_LOST_GRAPHS
     return SuspectEvents(events[is_suspect], lost_launches[is_suspect])
 
 
-def _times_during(work: GpuEvents, events: Int64Array, times: Int64Array) -> Int64Array:
+def _times_during(
+    gpu_events: GpuEvents, events: Int64Array, times: Int64Array
+) -> Int64Array:
     """Return the number of times, which ascend, that lie within each of k GPU events, (k,)."""
-    before_start = np.searchsorted(times, work.start[events])
-    before_end = np.searchsorted(times, work.end[events])
+    before_start = np.searchsorted(times, gpu_events.start[events])
+    before_end = np.searchsorted(times, gpu_events.end[events])
     return before_end - before_start

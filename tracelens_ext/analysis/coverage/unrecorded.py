@@ -46,11 +46,11 @@ class _Spans(NamedTuple):
 
 
 def dropped_event_parts(
-    work: GpuEvents, launches: Launches, device_index: int
+    gpu_events: GpuEvents, launches: Launches, device_index: int
 ) -> pd.DataFrame:
     """Return the time in which a device ran work whose events were dropped."""
     runs = _runs_of_lost_launches(launches, device_index)
-    spans = _time_of_lost_work(work, device_index, runs)
+    spans = _time_of_lost_work(gpu_events, device_index, runs)
     parts = pd.DataFrame(
         {
             "kind": DROPPED_EVENTS,
@@ -110,7 +110,9 @@ def _lost_launches_text(count: int) -> str:
     return f"{count:,} {'launch' if count == 1 else 'launches'} without GPU work"
 
 
-def _time_of_lost_work(work: GpuEvents, device_index: int, runs: _LostRuns) -> _Spans:
+def _time_of_lost_work(
+    gpu_events: GpuEvents, device_index: int, runs: _LostRuns
+) -> _Spans:
     """Return the time in which the lost work of each run must have run on its device.
 
     The time starts when the device has finished everything that was launched before the run, and
@@ -118,19 +120,19 @@ def _time_of_lost_work(work: GpuEvents, device_index: int, runs: _LostRuns) -> _
     starts. Other streams may start such work early, while the lost work still runs. So only the
     stream that gets most of the work of the launching thread decides about the end.
     """
-    trace = work.trace
-    is_of_device = find_tracks(work, "device").of_gpu == device_index
-    events = np.flatnonzero(is_of_device & work.tree.linked)
-    launch_time = trace.ts[work.tree.launch_of_gpu[events]]
+    trace = gpu_events.trace
+    is_of_device = find_tracks(gpu_events, "device").of_gpu == device_index
+    events = np.flatnonzero(is_of_device & gpu_events.tree.linked)
+    launch_time = trace.ts[gpu_events.tree.launch_of_gpu[events]]
     by_launch_time = np.argsort(launch_time, kind="stable")
     events = events[by_launch_time]
     launch_time = launch_time[by_launch_time]
-    launch_thread = trace.thread[work.tree.launch_of_gpu[events]]
-    stream = find_tracks(work, "stream").of_gpu[events]
+    launch_thread = trace.thread[gpu_events.tree.launch_of_gpu[events]]
+    stream = find_tracks(gpu_events, "stream").of_gpu[events]
 
     first_launch_time = trace.ts[runs.first]
     # Item i: when the i events that were launched first have all ended.
-    latest_end = np.maximum.accumulate(np.append(0, work.end[events]))
+    latest_end = np.maximum.accumulate(np.append(0, gpu_events.end[events]))
     events_before = np.searchsorted(launch_time, first_launch_time)
     start = np.maximum(first_launch_time, latest_end[events_before])
 
@@ -141,7 +143,7 @@ def _time_of_lost_work(work: GpuEvents, device_index: int, runs: _LostRuns) -> _
         streams_of_thread = stream[is_of_thread] if is_of_thread.any() else stream
         main_stream = np.bincount(streams_of_thread).argmax()
         is_on_main_stream = stream == main_stream
-        event_start = work.start[events[is_on_main_stream]]
+        event_start = gpu_events.start[events[is_on_main_stream]]
         # Item i: the earliest start of event i and of those that were launched after it.
         earliest_start = np.minimum.accumulate(event_start[::-1])[::-1]
         runs_of_thread = np.flatnonzero(thread_of_run == thread)
@@ -152,7 +154,7 @@ def _time_of_lost_work(work: GpuEvents, device_index: int, runs: _LostRuns) -> _
 
 
 def pre_recording_parts(
-    work: GpuEvents, device_index: int, wall_ns: int
+    gpu_events: GpuEvents, device_index: int, wall_ns: int
 ) -> pd.DataFrame:
     """Return the time in which a device ran work that was launched before the recording began.
 
@@ -160,20 +162,20 @@ def pre_recording_parts(
     long after their launch has returned, while no recorded work runs.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         device_index: index into the tracks of devices.
         wall_ns: length of the wall time, ns.
     """
-    events = np.flatnonzero(find_tracks(work, "device").of_gpu == device_index)
-    by_start = np.argsort(work.start[events], kind="stable")
+    events = np.flatnonzero(find_tracks(gpu_events, "device").of_gpu == device_index)
+    by_start = np.argsort(gpu_events.start[events], kind="stable")
     events = events[by_start][:_FIRST_EVENTS]
-    launch = work.tree.launch_of_gpu[events]
-    launch_returned = np.where(launch == NONE, _NEVER, work.trace.end_of(launch))
+    launch = gpu_events.tree.launch_of_gpu[events]
+    launch_returned = np.where(launch == NONE, _NEVER, gpu_events.trace.end_of(launch))
     # Item i: when all events before event i have ended.
-    previous_end = np.append(work.start.min(), work.end[events])[:-1]
+    previous_end = np.append(gpu_events.start.min(), gpu_events.end[events])[:-1]
     latest_end = np.maximum.accumulate(previous_end)
     wait_start = np.maximum(latest_end, launch_returned)
-    wait_end = work.start[events]
+    wait_end = gpu_events.start[events]
     least_wait_ns = max(_LEAST_WAIT_NS, int(_LEAST_WAIT_SHARE * wall_ns))
     # The difference is only safe for events that waited: `_NEVER` would overflow.
     waiting = np.flatnonzero(wait_start < wait_end)
@@ -192,19 +194,19 @@ def pre_recording_parts(
     )
 
 
-def suspect_parts(work: GpuEvents) -> pd.DataFrame:
+def suspect_parts(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the time of the GPU events whose recorded end cannot be right."""
-    suspects = find_suspects(work)
+    suspects = find_suspects(gpu_events)
     if not len(suspects.event):
         return pd.DataFrame()
-    launch = work.tree.launch_of_gpu[suspects.event]
+    launch = gpu_events.tree.launch_of_gpu[suspects.event]
     return pd.DataFrame(
         {
             "kind": DROPPED_EVENTS,
-            "device": find_tracks(work, "device").of_gpu[suspects.event],
-            "start": work.start[suspects.event],
-            "end": work.end[suspects.event],
-            "row": np.where(launch == NONE, work.rows[suspects.event], launch),
+            "device": find_tracks(gpu_events, "device").of_gpu[suspects.event],
+            "start": gpu_events.start[suspects.event],
+            "end": gpu_events.end[suspects.event],
+            "row": np.where(launch == NONE, gpu_events.rows[suspects.event], launch),
             "count": suspects.lost_launches,
             "what": "an event that ends too late, over launches without GPU work",
             "has_work": True,

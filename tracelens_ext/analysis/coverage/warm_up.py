@@ -37,7 +37,7 @@ _LEAST_FIRST_LAUNCHES_SHARE: Final = 0.01
 _MEMORY: Final = re.compile(r"(?i).*(?:alloc|free)")
 
 
-def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFrame:
+def find_warm_up(gpu_events: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFrame:
     """Return the warm-up of all devices within the wall time; its parts may overlap.
 
     Warm-up is:
@@ -61,23 +61,25 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
         event), `row` (of the host event), `count` (always 1) and `what` (the kind of warm-up and
         the name of the event). Until the last step, `what` is the kind alone.
     """
-    table = warm_up_events(work)
+    table = warm_up_events(gpu_events)
     if not len(table):
         return pd.DataFrame(columns=list(WARM_UP_COLUMNS))
-    table = table.assign(device=device_index_of_calls(work, table["row"].to_numpy()))
+    table = table.assign(
+        device=device_index_of_calls(gpu_events, table["row"].to_numpy())
+    )
     table = table[table["device"] != NONE]
-    table = _clipped_to_device_times(work, table, wall_start)
-    table = _with_idle_time(work, table)
-    table = _without_allocations_alone(work, table)
-    table = table[table["start"] < _repetition_begins(work, table, wall_end)]
+    table = _clipped_to_device_times(gpu_events, table, wall_start)
+    table = _with_idle_time(gpu_events, table)
+    table = _without_allocations_alone(gpu_events, table)
+    table = table[table["start"] < _repetition_begins(gpu_events, table, wall_end)]
     half_wall_ns = (wall_end - wall_start) // 2
-    is_recurring = comes_back(work, table, half_wall_ns)
+    is_recurring = comes_back(gpu_events, table, half_wall_ns)
     # The first launch of a kernel cannot come back.
     is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
     table = table[is_first_launch | ~is_recurring]
-    table = _without_few_first_launches(work, table)
-    table = _joined_within_operations(work, table)
-    names = [work.trace.name_of(row) for row in table["row"].tolist()]
+    table = _without_few_first_launches(gpu_events, table)
+    table = _joined_within_operations(gpu_events, table)
+    names = [gpu_events.trace.name_of(row) for row in table["row"].tolist()]
     kinds = table["what"]
     causes = [f"{kind}: {name}" for kind, name in zip(kinds, names, strict=True)]
     return table.assign(count=1, what=causes)[list(WARM_UP_COLUMNS)]
@@ -90,18 +92,18 @@ class _Spans(NamedTuple):
     end: Int64Array  #: (d,)
 
 
-def _spans_of_devices(work: GpuEvents) -> _Spans:
+def _spans_of_devices(gpu_events: GpuEvents) -> _Spans:
     """Return the first start and the last end of the GPU events of each device."""
-    tracks = find_tracks(work, "device")
+    tracks = find_tracks(gpu_events, "device")
     count = len(tracks)
     return _Spans(
-        start=minima(tracks.of_gpu, work.start, count),
-        end=maxima(tracks.of_gpu, work.end, count),
+        start=minima(tracks.of_gpu, gpu_events.start, count),
+        end=maxima(tracks.of_gpu, gpu_events.end, count),
     )
 
 
 def _clipped_to_device_times(
-    work: GpuEvents, table: pd.DataFrame, wall_start: int
+    gpu_events: GpuEvents, table: pd.DataFrame, wall_start: int
 ) -> pd.DataFrame:
     """Return the events clipped to the time from their device's first to its last GPU event.
 
@@ -109,7 +111,7 @@ def _clipped_to_device_times(
     begins before all recorded work. The time of the device that works first then begins with the
     wall time.
     """
-    spans = _spans_of_devices(work)
+    spans = _spans_of_devices(gpu_events)
     is_first_device = spans.start == spans.start.min()
     device_start = np.where(is_first_device, wall_start, spans.start)
     device = table["device"].to_numpy()
@@ -120,7 +122,7 @@ def _clipped_to_device_times(
     return table[table["end"] > table["start"]]
 
 
-def _with_idle_time(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+def _with_idle_time(gpu_events: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
     """Return the events during which the device is idle, with that time as `idle`, ns.
 
     A first use must leave the device idle for over `LONG_CALL_NS`, and must not launch a kernel
@@ -129,7 +131,7 @@ def _with_idle_time(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
     start = table["start"].to_numpy()
     end = table["end"].to_numpy()
     busy_ns = busy_within(
-        gpu_events=work,
+        gpu_events=gpu_events,
         device_index=table["device"].to_numpy(),
         start=start,
         end=end,
@@ -137,43 +139,47 @@ def _with_idle_time(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
     idle_ns = end - start - busy_ns
     is_first_use = (table["what"] == WarmUp.FIRST_USE.value).to_numpy()
     least_idle_ns = np.where(is_first_use, LONG_CALL_NS, 0)
-    is_known_kernel = launch_known_kernels(work, table["row"].to_numpy())
+    is_known_kernel = launch_known_kernels(gpu_events, table["row"].to_numpy())
     is_chosen = (idle_ns > least_idle_ns) & ~(is_first_use & is_known_kernel)
     chosen: pd.DataFrame = table.assign(idle=idle_ns)[is_chosen]
     return chosen
 
 
-def _without_allocations_alone(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+def _without_allocations_alone(
+    gpu_events: GpuEvents, table: pd.DataFrame
+) -> pd.DataFrame:
     """Return the table, or no rows if all of them allocate or free memory.
 
     Without any other warm-up, the allocator of a running program just asks for more memory.
     """
-    names = work.trace.name[table["row"].to_numpy()]
-    is_about_memory = work.trace.named(names, _MEMORY.match)
+    names = gpu_events.trace.name[table["row"].to_numpy()]
+    is_about_memory = gpu_events.trace.named(names, _MEMORY.match)
     if is_about_memory.all():
         return table.head(0)
     return table
 
 
 def _repetition_begins(
-    work: GpuEvents, table: pd.DataFrame, wall_end: int
+    gpu_events: GpuEvents, table: pd.DataFrame, wall_end: int
 ) -> list[int]:
     """Return, for each event, the time from which on its kind of warm-up is a repetition, ns.
 
     Kinds of warm-up other than compilations and captures get the end of the wall time.
     """
-    repeated_captures = repeated_captures_begin(work)
+    repeated_captures = repeated_captures_begin(gpu_events)
     begin_of_kind = {
-        WarmUp.COMPILATION.value: repeated_compilations_begin(work),
+        WarmUp.COMPILATION.value: repeated_compilations_begin(gpu_events),
         WarmUp.CAPTURE.value: repeated_captures,
         WarmUp.INSTANTIATION.value: repeated_captures,
     }
     return [begin_of_kind.get(kind, wall_end) for kind in table["what"]]
 
 
-def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+def _without_few_first_launches(
+    gpu_events: GpuEvents, table: pd.DataFrame
+) -> pd.DataFrame:
     """Return the table without first launches on devices on which they take hardly any time."""
-    spans = _spans_of_devices(work)
+    spans = _spans_of_devices(gpu_events)
     is_first_launch = (table["what"] == WarmUp.FIRST_LAUNCH.value).to_numpy()
     device = table["device"].to_numpy().astype(np.int64)
     idle_ns = np.where(is_first_launch, table["idle"].to_numpy(), 0)
@@ -185,12 +191,14 @@ def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.Data
     return table[~is_first_launch | is_much[device]]
 
 
-def _joined_within_operations(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+def _joined_within_operations(
+    gpu_events: GpuEvents, table: pd.DataFrame
+) -> pd.DataFrame:
     """Extend first uses: each one lasts until the last first use of its operation ends.
 
     The time between several first uses of one operation is warm-up, too.
     """
-    tree = work.tree
+    tree = gpu_events.tree
     first_uses = table[table["what"] == WarmUp.FIRST_USE.value]
     position = tree.position[first_uses["row"].to_numpy()]
     operation = nearest_above(

@@ -70,14 +70,14 @@ _COMPILING_FRAME: Final = re.compile(
 )
 
 
-def warm_up_events(work: GpuEvents) -> pd.DataFrame:
+def warm_up_events(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the host events that may be warm-up, on all devices; they may overlap.
 
     Returns:
         A table with the columns `what` (the value of a `WarmUp`), `row` (of the host event),
         `start` and `end` (ns since the trace's first event).
     """
-    trace = work.trace
+    trace = gpu_events.trace
     capture_begins, capture_ends = captures(trace)
     tables = [
         _event_table(trace, WarmUp.FIRST_USE, _long_calls(trace)),
@@ -92,12 +92,16 @@ def warm_up_events(work: GpuEvents) -> pd.DataFrame:
         _event_table(trace, WarmUp.COMPILATION, compilations(trace)),
         _event_table(trace, WarmUp.COMPILATION, slow_regions(trace)),
         _event_table(trace, WarmUp.SEARCH, trace.rows_named(_SEARCHES, *OPERATIONS)),
-        _event_table(trace, WarmUp.FIRST_LAUNCH, slow_first_launches(work)),
+        _event_table(trace, WarmUp.FIRST_LAUNCH, slow_first_launches(gpu_events)),
     ]
-    if len(find_benchmarks(work)):
-        tables.append(_event_table(trace, WarmUp.AUTOTUNING, benchmark_ranges(work)))
-    if len(find_named_warm_up(work)):
-        tables.append(_event_table(trace, WarmUp.NAMED, named_warm_up_ranges(work)))
+    if len(find_benchmarks(gpu_events)):
+        tables.append(
+            _event_table(trace, WarmUp.AUTOTUNING, benchmark_ranges(gpu_events))
+        )
+    if len(find_named_warm_up(gpu_events)):
+        tables.append(
+            _event_table(trace, WarmUp.NAMED, named_warm_up_ranges(gpu_events))
+        )
     return pd.concat(tables, ignore_index=True)
 
 

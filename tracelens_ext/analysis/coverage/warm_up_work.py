@@ -39,7 +39,7 @@ _LEAST_OTHER_WORK_SHARE: Final = 0.02
 
 
 @cached_per_object
-def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
+def find_benchmarks(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the spans of time in which devices run benchmarks of autotuning.
 
     Returns:
@@ -47,46 +47,46 @@ def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
         event), `row` (of the launch with which the span begins), `count` (of kernels) and `what`.
         It is empty without benchmarks, and if they are the program's regular work.
     """
-    return _spans_unless_regular(work, benchmark_events(work), BENCHMARK)
+    return _spans_unless_regular(gpu_events, benchmark_events(gpu_events), BENCHMARK)
 
 
 @cached_per_object
-def find_named_warm_up(work: GpuEvents) -> pd.DataFrame:
+def find_named_warm_up(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return the spans of time in which devices run work that the program itself calls warm-up.
 
     The columns are those of `find_benchmarks`.
     """
-    events = launched_within(work, named_warm_up_ranges(work), fewest=1)
-    return _spans_unless_regular(work, events, NAMED_WARM_UP)
+    events = launched_within(gpu_events, named_warm_up_ranges(gpu_events), fewest=1)
+    return _spans_unless_regular(gpu_events, events, NAMED_WARM_UP)
 
 
 def _spans_unless_regular(
-    work: GpuEvents, events: Int64Array, what: str
+    gpu_events: GpuEvents, events: Int64Array, what: str
 ) -> pd.DataFrame:
     """Return the spans of events as `find_benchmarks`; empty if they are the regular work."""
     no_spans = pd.DataFrame(columns=list(WARM_UP_COLUMNS))
-    if _are_in_most_iterations(work, events):
+    if _are_in_most_iterations(gpu_events, events):
         return no_spans
-    total_ns = int(work.duration.sum())
-    other_ns = total_ns - int(work.duration[events].sum())
+    total_ns = int(gpu_events.duration.sum())
+    other_ns = total_ns - int(gpu_events.duration[events].sum())
     if not len(events) or other_ns < _LEAST_OTHER_WORK_SHARE * total_ns:
         return no_spans
-    return _spans(work, events, what)
+    return _spans(gpu_events, events, what)
 
 
-def named_warm_up_ranges(work: GpuEvents) -> Int64Array:
+def named_warm_up_ranges(gpu_events: GpuEvents) -> Int64Array:
     """Return the rows of the ranges that the program calls warm-up."""
-    return work.trace.rows_named(
+    return gpu_events.trace.rows_named(
         _WARM_UP_RANGE, EventKind.CPU_OP, EventKind.USER_ANNOTATION
     )
 
 
-def _are_in_most_iterations(work: GpuEvents, events: Int64Array) -> bool:
+def _are_in_most_iterations(gpu_events: GpuEvents, events: Int64Array) -> bool:
     """Return True if over half of the iterations launch some of these events.
 
     Such events are the program's regular work.
     """
-    iterations = find_iterations(work.tree)
+    iterations = find_iterations(gpu_events.tree)
     count = len(iterations)
     if count < 2:
         return False
@@ -95,15 +95,15 @@ def _are_in_most_iterations(work: GpuEvents, events: Int64Array) -> bool:
     return 2 * len(steps_with_events) > count
 
 
-def _spans(work: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
+def _spans(gpu_events: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
     """Return the spans of time in which devices run only chosen events, as `find_benchmarks`."""
-    device_of_event = find_tracks(work, "device").of_gpu
-    is_chosen = np.zeros(len(work), dtype=bool)
+    device_of_event = find_tracks(gpu_events, "device").of_gpu
+    is_chosen = np.zeros(len(gpu_events), dtype=bool)
     is_chosen[events] = True
     tables = []
     for device in np.unique(device_of_event[events]).tolist():
         events_of_device = np.flatnonzero(device_of_event == device)
-        by_start = np.argsort(work.start[events_of_device], kind="stable")
+        by_start = np.argsort(gpu_events.start[events_of_device], kind="stable")
         events_of_device = events_of_device[by_start]
         is_chosen_of_device = is_chosen[events_of_device]
         chosen = events_of_device[is_chosen_of_device]
@@ -113,14 +113,14 @@ def _spans(work: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
         span = np.cumsum(begins_span[is_chosen_of_device]) - 1
         first = chosen[begins_span[is_chosen_of_device]]
         count = len(first)
-        launch = work.tree.launch_of_gpu[first]
+        launch = gpu_events.tree.launch_of_gpu[first]
         tables.append(
             pd.DataFrame(
                 {
                     "device": device,
-                    "start": minima(span, work.start[chosen], count),
-                    "end": maxima(span, work.end[chosen], count),
-                    "row": np.where(launch == NONE, work.rows[first], launch),
+                    "start": minima(span, gpu_events.start[chosen], count),
+                    "end": maxima(span, gpu_events.end[chosen], count),
+                    "row": np.where(launch == NONE, gpu_events.rows[first], launch),
                     "count": np.bincount(span, minlength=count),
                     "what": what,
                 }

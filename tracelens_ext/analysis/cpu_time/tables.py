@@ -45,13 +45,13 @@ _DESCRIPTIONS = {
 }
 
 
-def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
+def cpu_timeline(gpu_events: GpuEvents) -> pd.DataFrame | None:
     """Return the CPU time by activity; None without CPU events.
 
     The window of each process begins with its first CPU event and ends with its last one. Times
     are summed over processes.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     rows = _cpu_rows(trace)
     if not len(rows):
         return None
@@ -80,9 +80,9 @@ def _cpu_rows(trace: Trace) -> Int64Array:
     return trace.rows_of(*kinds)
 
 
-def cpu_data_loading(work: GpuEvents) -> pd.DataFrame | None:
+def cpu_data_loading(gpu_events: GpuEvents) -> pd.DataFrame | None:
     """Return the time spent waiting for batches, by data loader; None without any."""
-    trace = work.trace
+    trace = gpu_events.trace
     rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
     rows = rows[trace.named(trace.name[rows], DATA_LOADER.match)]
     if not len(rows):
@@ -106,12 +106,12 @@ def cpu_data_loading(work: GpuEvents) -> pd.DataFrame | None:
     )
 
 
-def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
+def cpu_python_frames(gpu_events: GpuEvents) -> pd.DataFrame | None:
     """Return the total and self time of each Python frame, longest self time first.
 
     Frames of threads that run no operations are left out. Returns None if none remain.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     rows = working_frames(trace)
     if not len(rows):
         return None
@@ -152,8 +152,10 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     )
 
 
-def _cpu_iterations(work: GpuEvents, annotation: str | None = None) -> pd.DataFrame:
-    return cpu_iterations(work.tree, annotation).frame.copy()
+def _cpu_iterations(
+    gpu_events: GpuEvents, annotation: str | None = None
+) -> pd.DataFrame:
+    return cpu_iterations(gpu_events.tree, annotation).frame.copy()
 
 
 def _iteration_notes(

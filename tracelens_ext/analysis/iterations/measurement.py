@@ -98,23 +98,25 @@ class IterationTable:
 
 @cached_per_object
 def iteration_table(
-    work: GpuEvents, annotation: Expression | None = None
+    gpu_events: GpuEvents, annotation: Expression | None = None
 ) -> IterationTable:
     """Measure every iteration; the tables are empty if the trace has none.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         annotation: a regular expression that is searched in the names of annotations; if none
             matches, in those of CPU ops. Each outermost match is an iteration. By default,
             iterations are the `ProfilerStep#N`.
     """
-    iterations, labels, nested_count = named_iterations(work.tree, annotation)
-    devices = np.unique(work.trace.device[work.counted]).tolist()
-    blocks = [_block(work, iterations, device) for device in devices or [NONE]]
+    iterations, labels, nested_count = named_iterations(gpu_events.tree, annotation)
+    devices = np.unique(gpu_events.trace.device[gpu_events.counted]).tolist()
+    blocks = [_block(gpu_events, iterations, device) for device in devices or [NONE]]
     frame = pd.concat(blocks, ignore_index=True)
     index = frame["index"].to_numpy()
     is_used = _uses_device(
-        work=work, process=iterations.process[index], device=frame["device"].to_numpy()
+        gpu_events=gpu_events,
+        process=iterations.process[index],
+        device=frame["device"].to_numpy(),
     )
     frame = frame[is_used].sort_values(["index", "device"], ignore_index=True)
     names = [labels[index] for index in frame["index"]]
@@ -134,7 +136,7 @@ def iteration_table(
         statistics = statistics.drop(columns="device")
     columns_shown += _COLUMNS_OF_ALL_TRACES + categories
     notes = _notes(
-        work=work,
+        gpu_events=gpu_events,
         iterations=iterations,
         nested_count=nested_count,
         statistics=statistics,
@@ -156,18 +158,20 @@ def _category_columns(frame: pd.DataFrame) -> list[str]:
     return sorted(columns, key=lambda column: -total[column])
 
 
-def _uses_device(work: GpuEvents, process: Int64Array, device: Int64Array) -> BoolArray:
+def _uses_device(
+    gpu_events: GpuEvents, process: Int64Array, device: Int64Array
+) -> BoolArray:
     """Return a mask of the pairs of a process and a device in which the process uses the device.
 
     If the trace does not show which process uses a device, or if a process has no GPU work, it may
     use every device.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         process: the process of each pair, (n,).
         device: the number of the device of each pair, (n,).
     """
-    trace = work.trace
+    trace = gpu_events.trace
     if not trace.conventions.gpu_by_process:
         return np.ones(len(process), dtype=bool)
     process_of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
@@ -180,29 +184,31 @@ def _uses_device(work: GpuEvents, process: Int64Array, device: Int64Array) -> Bo
     return is_used | has_no_gpu_work
 
 
-def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame:
+def _block(gpu_events: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame:
     """Return the measurements of all k iterations on one device.
 
     The columns are those of the sheet `iterations`, and `index`, the index of the iteration.
     """
     count = len(iterations)
-    is_counted = work.counted & (work.trace.device == device)
-    iteration_of_gpu = _iteration_of_gpu(work, iterations)
+    is_counted = gpu_events.counted & (gpu_events.trace.device == device)
+    iteration_of_gpu = _iteration_of_gpu(gpu_events, iterations)
     owner = np.where(is_counted, iteration_of_gpu, NONE)
-    computation = ~(work.is_communication | work.is_copy)
-    busy_time = BusyTime(start=work.start, end=work.end)
+    computation = ~(gpu_events.is_communication | gpu_events.is_copy)
+    busy_time = BusyTime(start=gpu_events.start, end=gpu_events.end)
     launched = busy_time.by_owner(owner, count)
     computing = busy_time.by_owner(np.where(computation, owner, NONE), count)
-    is_not_copy = computation | work.is_communication
+    is_not_copy = computation | gpu_events.is_communication
     without_copies = busy_time.by_owner(np.where(is_not_copy, owner, NONE), count)
     wall = iterations.end - iterations.start
     device_busy = covered(
-        start=work.start[is_counted],
-        end=work.end[is_counted],
+        start=gpu_events.start[is_counted],
+        end=gpu_events.end[is_counted],
         window_start=iterations.start,
         window_end=iterations.end,
     )
-    process_names = list(dict.fromkeys(process for process, _ in work.trace.threads))
+    process_names = list(
+        dict.fromkeys(process for process, _ in gpu_events.trace.threads)
+    )
     has_gpu_work = _counts(iterations.of_gpu[is_counted], count) > 0
     columns: dict[str, object] = {
         "index": np.arange(count),
@@ -216,36 +222,39 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "computation_time_ms": computing / NS_PER_MS,
         "exposed_comm_time_ms": (without_copies - computing) / NS_PER_MS,
         "exposed_memcpy_time_ms": (launched - without_copies) / NS_PER_MS,
-        "kernels": _counts(owner[work.is_kernel], count),
-        "unmatched_launches": _lost_launches(work, iterations, device),
+        "kernels": _counts(owner[gpu_events.is_kernel], count),
+        "unmatched_launches": _lost_launches(gpu_events, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
     columns |= _category_times(
-        work=work, iteration_of_gpu=iteration_of_gpu, owner=owner, count=count
+        gpu_events=gpu_events,
+        iteration_of_gpu=iteration_of_gpu,
+        owner=owner,
+        count=count,
     )
     return pd.DataFrame(columns)
 
 
 def _category_times(
-    work: GpuEvents, iteration_of_gpu: Int64Array, owner: Int64Array, count: int
+    gpu_events: GpuEvents, iteration_of_gpu: Int64Array, owner: Int64Array, count: int
 ) -> dict[str, object]:
     """Return a column for each category that occurs in an iteration on any device.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         iteration_of_gpu: index of the iteration of each GPU event, `NONE` for an event without one,
             (g,).
         owner: the same for the events of one device, and `NONE` for all others, (g,).
         count: the number of iterations.
     """
-    categories = work.categories
+    categories = gpu_events.categories
     if categories is None:
         return {}
     labels = categories.labels
     is_owned = owner != NONE
     time_of_pair = sums(
         group_index=categories.code[is_owned] * count + owner[is_owned],
-        values=work.duration[is_owned],
+        values=gpu_events.duration[is_owned],
         group_count=len(labels) * count,
     )
     time_of_category = time_of_pair.reshape(len(labels), count)
@@ -257,14 +266,16 @@ def _category_times(
     return columns
 
 
-def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int64Array:
+def _lost_launches(
+    gpu_events: GpuEvents, iterations: Iterations, device: int
+) -> Int64Array:
     """Return the number of launches without GPU work on a device in each iteration, (k,).
 
     A launch whose device is not known counts for all devices.
     """
-    launches = find_launches(work)
-    trace = work.trace
-    device_numbers = find_tracks(work, "device").device
+    launches = find_launches(gpu_events)
+    trace = gpu_events.trace
+    device_numbers = find_tracks(gpu_events, "device").device
     device_of_launch = values_at(device_numbers, launches.device_index, missing=device)
     is_of_device = device_of_launch == device
     rows = launches.rows[launches.lost & is_of_device]
@@ -275,9 +286,9 @@ def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int6
     return _counts(iteration, len(iterations))
 
 
-def _iteration_of_gpu(work: GpuEvents, iterations: Iterations) -> Int64Array:
+def _iteration_of_gpu(gpu_events: GpuEvents, iterations: Iterations) -> Int64Array:
     """Return the index of the iteration that each GPU event belongs to, or `NONE`, (g,)."""
-    counts_by_time = work.counted & ~work.tree.linked
+    counts_by_time = gpu_events.counted & ~gpu_events.tree.linked
     return np.where(counts_by_time, iterations.started_in, iterations.of_gpu)
 
 
@@ -359,7 +370,10 @@ def odd_among(values: Float64Array, least_difference: float = 0.0) -> OddValues:
 
 
 def _notes(
-    work: GpuEvents, iterations: Iterations, nested_count: int, statistics: pd.DataFrame
+    gpu_events: GpuEvents,
+    iterations: Iterations,
+    nested_count: int,
+    statistics: pd.DataFrame,
 ) -> Iterator[str]:
     """Yield sentences about iterations and GPU work that are left out or counted specially."""
     incomplete_count = int((~iterations.whole).sum())
@@ -374,32 +388,34 @@ def _notes(
             f"{counted(nested_count, 'annotation')} nested in another matching annotation "
             "do not count as iterations."
         )
-    is_outside = _iteration_of_gpu(work, iterations) == NONE
+    is_outside = _iteration_of_gpu(gpu_events, iterations) == NONE
     if len(iterations) and is_outside.any():
         yield (
             "Launched outside of all iterations, or without a launch in the trace: "
-            f"{work.count_text(is_outside)}."
+            f"{gpu_events.count_text(is_outside)}."
         )
     counts_by_time = ~is_outside & (iterations.of_gpu == NONE)
     if counts_by_time.any():
         yield (
             "GPU events without a launch in the trace count toward the iteration "
-            f"during which they started: {work.count_text(counts_by_time)}."
+            f"during which they started: {gpu_events.count_text(counts_by_time)}."
         )
-    yield from _note_on_communication(work, ~is_outside)
+    yield from _note_on_communication(gpu_events, ~is_outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
         yield (
             f"Outliers are only determined for {ODD_AMONG} or more complete iterations."
         )
 
 
-def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[str]:
+def _note_on_communication(
+    gpu_events: GpuEvents, is_inside: BoolArray
+) -> Iterator[str]:
     """Yield a sentence if the chosen rules and the built-in rules disagree about communication."""
-    categories = work.categories
+    categories = gpu_events.categories
     if categories is None or COMMUNICATION not in categories.labels:
         return
     is_chosen = categories.code == categories.labels.index(COMMUNICATION)
-    is_builtin = work.is_communication
+    is_builtin = gpu_events.is_communication
     added_count = int((is_inside & is_chosen & ~is_builtin).sum())
     missing_count = int((is_inside & ~is_chosen & is_builtin).sum())
     differences = []

@@ -48,28 +48,28 @@ class EventFilter:
                 f"step_by is {self.step_by!r}; choose from {', '.join(choices)}"
             )
 
-    def of(self, work: GpuEvents) -> BoolArray:
+    def of(self, gpu_events: GpuEvents) -> BoolArray:
         """Return a mask of the GPU events that meet all conditions, (g,).
 
         Raises:
             UsageError: the trace has no such step, stream, device or category.
         """
-        selected = np.ones(len(work), dtype=bool)
+        selected = np.ones(len(gpu_events), dtype=bool)
         if self.step is not None:
-            iterations = _with_step(work, self.step)
+            iterations = _with_step(gpu_events, self.step)
             by_time = self.step_by == "time"
             of_gpu = iterations.started_in if by_time else iterations.of_gpu
             selected &= _is_of_step(iterations, self.step, of_gpu)
         if self.stream is not None:
             selected &= _has_number(
-                what="stream", numbers=work.trace.stream, wanted=self.stream
+                what="stream", numbers=gpu_events.trace.stream, wanted=self.stream
             )
         if self.device is not None:
             selected &= _has_number(
-                what="device", numbers=work.trace.device, wanted=self.device
+                what="device", numbers=gpu_events.trace.device, wanted=self.device
             )
         if self.category is not None:
-            selected &= _of_category(work, self.category)
+            selected &= _of_category(gpu_events, self.category)
         return selected
 
     @property
@@ -86,29 +86,29 @@ class EventFilter:
             conditions.append(f"category {self.category}")
         return ", ".join(conditions)
 
-    def left_out(self, work: GpuEvents) -> str:
+    def left_out(self, gpu_events: GpuEvents) -> str:
         """Return a sentence about events that a step leaves out because they have no launch.
 
         The text is empty if there are no such events, or no step by launch.
         """
-        is_unlinked = ~work.tree.linked
+        is_unlinked = ~gpu_events.tree.linked
         if self.step is None or self.step_by == "time" or not is_unlinked.any():
             return ""
-        iterations = _with_step(work, self.step)
+        iterations = _with_step(gpu_events, self.step)
         started_in_step = _is_of_step(
             iterations=iterations, number=self.step, of_gpu=iterations.started_in
         )
         count_in_step = int((started_in_step & is_unlinked).sum())
         return (
             "Left out because their launch is not in the trace: "
-            f"{work.count_text(is_unlinked)}, of which {count_in_step:,} started during "
+            f"{gpu_events.count_text(is_unlinked)}, of which {count_in_step:,} started during "
             f"ProfilerStep#{self.step}."
         )
 
 
-def span_of_step(work: GpuEvents, number: int) -> tuple[int, int]:
+def span_of_step(gpu_events: GpuEvents, number: int) -> tuple[int, int]:
     """Return start and end of the iteration with this number, ns since the trace's first event."""
-    iterations = _with_step(work, number)
+    iterations = _with_step(gpu_events, number)
     index = iterations.number.index(number)
     return int(iterations.start[index]), int(iterations.end[index])
 
@@ -124,9 +124,9 @@ def _is_of_step(iterations: Iterations, number: int, of_gpu: Int64Array) -> Bool
     return values_at(iterations.has_number(number), of_gpu, missing=False)
 
 
-def _with_step(work: GpuEvents, number: int) -> Iterations:
+def _with_step(gpu_events: GpuEvents, number: int) -> Iterations:
     """Return the iterations of a trace; raise a `UsageError` if none has this number."""
-    iterations = find_iterations(work.tree)
+    iterations = find_iterations(gpu_events.tree)
     if number not in iterations.number:
         present = iterations.label(np.ones(len(iterations), dtype=bool))
         has = f"it has {present}" if present else "it has no ProfilerStep#N at all"
@@ -150,9 +150,9 @@ def _has_number(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
     return selected
 
 
-def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
+def _of_category(gpu_events: GpuEvents, wanted: str) -> BoolArray:
     """Return a mask of the GPU events of a category, (g,)."""
-    categories = work.needed_categories
+    categories = gpu_events.needed_categories
     codes = np.unique(categories.code)
     labels = [categories.labels[code] for code in codes.tolist()]
     folded = wanted.casefold()

@@ -17,15 +17,15 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 
 
 def _iterations(
-    work: GpuEvents, annotation: str | re.Pattern[str] | None = None
+    gpu_events: GpuEvents, annotation: str | re.Pattern[str] | None = None
 ) -> pd.DataFrame:
-    return iteration_table(work, annotation).frame.copy()
+    return iteration_table(gpu_events, annotation).frame.copy()
 
 
 def _statistics(
-    work: GpuEvents, annotation: str | re.Pattern[str] | None = None
+    gpu_events: GpuEvents, annotation: str | re.Pattern[str] | None = None
 ) -> pd.DataFrame:
-    return iteration_table(work, annotation).statistics.copy()
+    return iteration_table(gpu_events, annotation).statistics.copy()
 
 
 def _report_notes(

@@ -151,12 +151,10 @@ class _ReservedBytes(NamedTuple):
     """The memory that allocators hold on d devices, bytes; negative where it is not recorded."""
 
     most: Int64Array  #: the most that is held at any time, (d,)
-    unused_at_peak: (
-        Int64Array  #: held but not allocated at the peak of allocated memory, (d,)
-    )
-    most_unused: (
-        Int64Array  #: the most that is held but not allocated at any time, (d,)
-    )
+    #: held but not allocated at the peak of allocated memory, (d,)
+    unused_at_peak: Int64Array
+    #: the most that is held but not allocated at any time, (d,)
+    most_unused: Int64Array
 
 
 def _reserved_bytes(events: MemoryEvents) -> _ReservedBytes:

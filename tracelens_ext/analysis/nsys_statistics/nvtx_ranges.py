@@ -166,9 +166,8 @@ class _LaunchedWork(NamedTuple):
     devices: Int64Array  #: numbers of the devices, ascending
     gpu_rows: Int64Array  #: the GPU events, (l,)
     track: Int64Array  #: the track of each event, (l,)
-    launch_time: (
-        Int64Array  #: when each launch began, ns since the trace's first event, (l,)
-    )
+    #: when each launch began, ns since the trace's first event, (l,)
+    launch_time: Int64Array
 
 
 def _launched_work(trace: Trace, launch_of_gpu: Int64Array) -> _LaunchedWork:

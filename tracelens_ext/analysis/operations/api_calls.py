@@ -26,9 +26,9 @@ _COLUMNS: Final = (
 )
 
 
-def api_calls(work: GpuEvents) -> pd.DataFrame:
+def api_calls(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return a row for each name of a call, longest total time first."""
-    trace = work.trace
+    trace = gpu_events.trace
     rows = trace.rows_of(*LAUNCH_KINDS)
     groups = group_durations([trace.name[rows]], trace.dur[rows])
     total_ns = max(int(groups.total.sum()), 1)

@@ -12,10 +12,10 @@ from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 
-def cpu_ops(work: GpuEvents) -> pd.DataFrame:
+def cpu_ops(gpu_events: GpuEvents) -> pd.DataFrame:
     """Return CPU time by CPU op, as the table `cpu_ops`, longest self time first."""
-    tree = work.tree
-    trace = work.trace
+    tree = gpu_events.tree
+    trace = gpu_events.trace
     # Operations that a graph replays were added to the trace. They take no CPU time.
     is_recorded = tree.rows < trace.recorded
     is_op = tree.is_operation & is_recorded

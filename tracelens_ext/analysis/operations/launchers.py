@@ -64,21 +64,21 @@ class Launchers:
         return len(self.rows)
 
 
-def find_launchers(work: GpuEvents) -> Launchers:
+def find_launchers(gpu_events: GpuEvents) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
-    tree = work.tree
-    trace = work.trace
-    counted = np.flatnonzero(tree.linked & ~work.is_communication)
+    tree = gpu_events.tree
+    trace = gpu_events.trace
+    counted = np.flatnonzero(tree.linked & ~gpu_events.is_communication)
     positions, launcher_of_counted = np.unique(
-        _launcher_positions(work, counted), return_inverse=True
+        _launcher_positions(gpu_events, counted), return_inverse=True
     )
     # So far, launchers are in the order of the tree. The result is in order of start.
     rows_in_tree_order = tree.rows[positions]
     order = np.lexsort((rows_in_tree_order, trace.ts[rows_in_tree_order]))
-    of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    of_gpu = np.full(len(gpu_events), NONE, dtype=np.int64)
     of_gpu[counted] = inverse_permutation(order)[launcher_of_counted]
-    busy = BusyTime(start=work.start, end=work.end)
-    forest = _forest(work, positions)
+    busy = BusyTime(start=gpu_events.start, end=gpu_events.end)
+    forest = _forest(gpu_events, positions)
     return Launchers(
         rows=rows_in_tree_order[order],
         of_gpu=of_gpu,
@@ -88,10 +88,10 @@ def find_launchers(work: GpuEvents) -> Launchers:
     )
 
 
-def _launcher_positions(work: GpuEvents, events: IntArray) -> Int64Array:
+def _launcher_positions(gpu_events: GpuEvents, events: IntArray) -> Int64Array:
     """Return the position in the tree of the launcher of each linked GPU event."""
-    tree = work.tree
-    trace = work.trace
+    tree = gpu_events.tree
+    trace = gpu_events.trace
     is_wrapper = trace.names_matching(lambda name: name == _WRAPPER)
     is_meaningful_op = tree.is_operation & ~is_wrapper[trace.name[tree.rows]]
     launch = tree.launch_position_of_gpu[events]
@@ -112,14 +112,14 @@ class _Forest(NamedTuple):
     innermost_of_gpu: Int64Array
 
 
-def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
+def _forest(gpu_events: GpuEvents, positions: IntArray) -> _Forest:
     """Nest chosen events of the tree, and the GPU events, while all others are left out.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         positions: the positions of the chosen events in the tree, (k,).
     """
-    tree = work.tree
+    tree = gpu_events.tree
     index_of_position = np.full(len(tree.rows), NONE, dtype=np.int64)
     index_of_position[positions] = np.arange(len(positions))
     is_chosen = index_of_position != NONE
@@ -130,24 +130,24 @@ def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
         index_of_position[launch],
         values_at(index_of_position, above_launch),
     )
-    innermost_of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    innermost_of_gpu = np.full(len(gpu_events), NONE, dtype=np.int64)
     innermost_of_gpu[tree.linked] = innermost_at_launch
     above = nearest_above(tree.parent_position, positions, is_chosen)
     parent = values_at(index_of_position, above, missing=ROOT)
     return _Forest(parent.astype(np.int32), innermost_of_gpu)
 
 
-def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
+def busy_below(gpu_events: GpuEvents, rows: IntArray) -> Int64Array:
     """Return the busy time of all GPU events below each event of the tree, ns, (k,).
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         rows: the rows of distinct events, (k,).
     """
-    position = work.tree.position[rows]
+    position = gpu_events.tree.position[rows]
     order = np.argsort(position)
-    forest = _forest(work, position[order])
-    busy_time = BusyTime(start=work.start, end=work.end)
+    forest = _forest(gpu_events, position[order])
+    busy_time = BusyTime(start=gpu_events.start, end=gpu_events.end)
     busy = busy_time.by_subtree(
         parent=forest.parent,
         owner=forest.innermost_of_gpu,
@@ -155,7 +155,7 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
     return busy[inverse_permutation(order)]
 
 
-def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
+def launcher_table(gpu_events: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     """Return a row for each launcher, in order of start.
 
     The columns, in which texts are categorical, are:
@@ -169,9 +169,9 @@ def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     * `is_recompute`: whether the backward pass ran the operation again for its activations. This
       column exists only if there are such operations.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     rows = launchers.rows
-    category = op_categories(work, rows, launchers.of_gpu)
+    category = op_categories(gpu_events, rows, launchers.of_gpu)
     columns: dict[str, object] = {
         "name": _text_column(trace.name[rows], trace.names),
         "op category": _text_column(category.code, category.labels),
@@ -183,8 +183,8 @@ def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     for argument in ARGUMENTS:
         code, labels = op_argument(trace, rows, argument)
         columns[argument] = _text_column(code, labels)
-    columns |= _thread_columns(work, rows)
-    is_recomputed = recomputed(work)
+    columns |= _thread_columns(gpu_events, rows)
+    is_recomputed = recomputed(gpu_events)
     if is_recomputed.any():
         recomputing_launchers = launchers.of_gpu[is_recomputed]
         recomputing_launchers = recomputing_launchers[recomputing_launchers != NONE]
@@ -194,9 +194,9 @@ def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _thread_columns(work: GpuEvents, rows: IntArray) -> dict[str, object]:
+def _thread_columns(gpu_events: GpuEvents, rows: IntArray) -> dict[str, object]:
     """Return the columns with the names of the process and the thread of each event."""
-    trace = work.trace
+    trace = gpu_events.trace
     process_names: list[str] = []
     process_labels: list[str] = []
     thread_names: list[str] = []
@@ -225,7 +225,9 @@ class OpCategories(NamedTuple):
     labels: list[str]
 
 
-def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCategories:
+def op_categories(
+    gpu_events: GpuEvents, rows: IntArray, of_gpu: IntArray
+) -> OpCategories:
     """Categorize CPU ops and launches.
 
     A launch outside of all CPU ops is `graph` or `runtime`. The category of a CPU op is decided by
@@ -237,62 +239,64 @@ def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCatego
        name of its kernel.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         rows: the CPU ops and launches, (k,).
         of_gpu: index of the op or launch of each GPU event, `NONE` for an event without one, (g,).
     """
-    trace = work.trace
+    trace = gpu_events.trace
     labels = ["graph", "runtime", OTHER_OP]
     graph = labels.index("graph")
     runtime = labels.index("runtime")
     other = labels.index(OTHER_OP)
-    launched_graph = _launched_graph(work, rows, of_gpu)
+    launched_graph = _launched_graph(gpu_events, rows, of_gpu)
     is_op = np.isin(trace.kind[rows], trace.operation_kinds)
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
-    for names in (trace.name[rows], _first_kernel_names(work, rows, of_gpu)):
+    for names in (trace.name[rows], _first_kernel_names(gpu_events, rows, of_gpu)):
         undecided = np.flatnonzero((category == other) & (names != NONE))
-        category[undecided] = _categories_by_name(work, names[undecided], labels)
+        category[undecided] = _categories_by_name(gpu_events, names[undecided], labels)
         category[(category == other) & launched_graph] = graph
     return OpCategories(category, labels)
 
 
 def _categories_by_name(
-    work: GpuEvents, names: IntArray, labels: list[str]
+    gpu_events: GpuEvents, names: IntArray, labels: list[str]
 ) -> Int64Array:
     """Return the category that each name has, as an index into `labels`.
 
     Categories that `labels` lacks are appended to it.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         names: codes of names, (n,).
         labels: the categories.
     """
     first, group = number_groups([names])
-    distinct_names = [work.trace.names[code] for code in names[first].tolist()]
-    categories = work.op_categorizer.categorize_ops(distinct_names)
+    distinct_names = [gpu_events.trace.names[code] for code in names[first].tolist()]
+    categories = gpu_events.op_categorizer.categorize_ops(distinct_names)
     labels += sorted(set(categories) - set(labels))
     code_of_category = {label: code for code, label in enumerate(labels)}
     codes = [code_of_category[category] for category in categories]
     return np.array(codes, dtype=np.int64)[group]
 
 
-def _launched_graph(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> BoolArray:
+def _launched_graph(
+    gpu_events: GpuEvents, rows: IntArray, of_gpu: IntArray
+) -> BoolArray:
     """Return a mask of the events that launched a graph whose capture is not known, (k,)."""
     launched_graph = np.zeros(len(rows), dtype=bool)
-    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
+    launched_graph[of_gpu[(of_gpu != NONE) & gpu_events.tree.by_opaque_graph]] = True
     return launched_graph
 
 
 def _first_kernel_names(
-    work: GpuEvents, rows: IntArray, of_gpu: IntArray
+    gpu_events: GpuEvents, rows: IntArray, of_gpu: IntArray
 ) -> Int64Array:
     """Return the code of the name of the first kernel that each event launched, (k,).
 
     The code of an event that launched no kernel is `NONE`.
     """
-    kernels = np.flatnonzero((of_gpu != NONE) & work.is_kernel)
+    kernels = np.flatnonzero((of_gpu != NONE) & gpu_events.is_kernel)
     owners, first = np.unique(of_gpu[kernels], return_index=True)
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)
-    kernel_name[owners] = work.name[kernels[first]]
+    kernel_name[owners] = gpu_events.name[kernels[first]]
     return kernel_name

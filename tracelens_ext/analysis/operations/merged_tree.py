@@ -115,12 +115,12 @@ class _Nodes(NamedTuple):
 
 
 def merged_tree(
-    work: GpuEvents, *, op: Expression | None = None, merge: bool = True
+    gpu_events: GpuEvents, *, op: Expression | None = None, merge: bool = True
 ) -> MergedTree:
     """Return the call tree with GPU time.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         op: a regular expression that is searched in the names of host events. The tree then
             consists of the outermost events with a match, as roots, and of all events below them.
             Without it, each thread that launches is a root if there are several, and GPU events
@@ -128,10 +128,10 @@ def merged_tree(
         merge: whether siblings with the same name become one node. All `ProfilerStep#N` count as
             the same name.
     """
-    trace = work.trace
-    chosen = _chosen_events(work, user_pattern(op, "op"))
-    threads = _shown_threads(work, chosen) if op is None else []
-    thread_labels = [_thread_label(work, thread) for thread in threads]
+    trace = gpu_events.trace
+    chosen = _chosen_events(gpu_events, user_pattern(op, "op"))
+    threads = _shown_threads(gpu_events, chosen) if op is None else []
+    thread_labels = [_thread_label(gpu_events, thread) for thread in threads]
     # The names of the trace are followed by a name for any step, the names of threads, and that of
     # the root of unlinked GPU events.
     any_step = len(trace.names)
@@ -141,9 +141,13 @@ def merged_tree(
         shown_name = _with_steps_merged(trace.names, any_step)
     parts = [
         _thread_nodes(threads, any_step + 1),
-        _host_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
-        _unlinked_nodes(work, len(names) - 1) if op is None else _no_nodes(),
-        _gpu_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
+        _host_nodes(
+            gpu_events=gpu_events, chosen=chosen, threads=threads, shown_name=shown_name
+        ),
+        _unlinked_nodes(gpu_events, len(names) - 1) if op is None else _no_nodes(),
+        _gpu_nodes(
+            gpu_events=gpu_events, chosen=chosen, threads=threads, shown_name=shown_name
+        ),
     ]
     nodes = _joined_nodes(parts)
     node_count = len(nodes.parent)
@@ -153,10 +157,14 @@ def merged_tree(
     if merge:
         key = (is_gpu * len(names) + nodes.name) * len(EventKind) + nodes.kind
     paths = find_paths(nodes.parent.astype(np.int32), key)
-    node_of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    node_of_gpu = np.full(len(gpu_events), NONE, dtype=np.int64)
     node_of_gpu[chosen.gpu] = paths.of_node[is_gpu]
     return _tree_in_shown_order(
-        work=work, paths=paths, names=names, path_of_gpu=node_of_gpu, nodes=nodes
+        gpu_events=gpu_events,
+        paths=paths,
+        names=names,
+        path_of_gpu=node_of_gpu,
+        nodes=nodes,
     )
 
 
@@ -172,10 +180,12 @@ def _with_steps_merged(names: list[str], any_step: int) -> Int64Array:
     return shown_name
 
 
-def _shown_threads(work: GpuEvents, chosen: _Chosen) -> list[int]:
+def _shown_threads(gpu_events: GpuEvents, chosen: _Chosen) -> list[int]:
     """Return the threads that launch GPU work, or none if there is only one."""
-    trace = work.trace
-    threads: list[int] = np.unique(trace.thread[work.tree.rows[chosen.host]]).tolist()
+    trace = gpu_events.trace
+    threads: list[int] = np.unique(
+        trace.thread[gpu_events.tree.rows[chosen.host]]
+    ).tolist()
     return threads if len(threads) > 1 else []
 
 
@@ -184,9 +194,9 @@ def _thread_nodes(threads: list[int], first_name: int) -> _Nodes:
     return _headings(first_name, [1] * len(threads))
 
 
-def _unlinked_nodes(work: GpuEvents, name: int) -> _Nodes:
+def _unlinked_nodes(gpu_events: GpuEvents, name: int) -> _Nodes:
     """Return the root of GPU events without a launch in the trace, if there are such events."""
-    unlinked_count = len(work) - int(work.tree.linked.sum())
+    unlinked_count = len(gpu_events) - int(gpu_events.tree.linked.sum())
     return _headings(name, [unlinked_count] if unlinked_count else [])
 
 
@@ -211,25 +221,25 @@ def _headings(first_name: int, counts: list[int]) -> _Nodes:
 
 
 def _node_of_position(
-    work: GpuEvents, chosen: _Chosen, threads: list[int]
+    gpu_events: GpuEvents, chosen: _Chosen, threads: list[int]
 ) -> Int64Array:
     """Return the node of each position of the call tree, `ROOT` for a position without one.
 
     The nodes of host events come after those of threads.
     """
-    node = np.full(len(work.tree.rows), ROOT, dtype=np.int64)
+    node = np.full(len(gpu_events.tree.rows), ROOT, dtype=np.int64)
     node[chosen.host] = len(threads) + np.arange(len(chosen.host))
     return node
 
 
 def _host_nodes(
-    work: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
+    gpu_events: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
 ) -> _Nodes:
     """Return the nodes of host events, which are below other host events or below their thread."""
-    tree = work.tree
-    trace = work.trace
+    tree = gpu_events.tree
+    trace = gpu_events.trace
     rows = tree.rows[chosen.host]
-    node = _node_of_position(work, chosen, threads)
+    node = _node_of_position(gpu_events, chosen, threads)
     above = values_at(node, tree.parent_position[chosen.host], missing=ROOT)
     node_of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
     node_of_thread[threads] = np.arange(len(threads))
@@ -242,17 +252,17 @@ def _host_nodes(
 
 
 def _gpu_nodes(
-    work: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
+    gpu_events: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
 ) -> _Nodes:
     """Return the nodes of GPU events, which are below their launches or below `(unlinked)`."""
-    tree = work.tree
-    node = _node_of_position(work, chosen, threads)
+    tree = gpu_events.tree
+    node = _node_of_position(gpu_events, chosen, threads)
     launch = values_at(node, tree.launch_position_of_gpu[chosen.gpu], missing=ROOT)
     unlinked_node = len(threads) + len(chosen.host)
     return _Nodes(
         parent=np.where(tree.linked[chosen.gpu], launch, unlinked_node),
-        name=shown_name[work.name[chosen.gpu]],
-        kind=work.kind[chosen.gpu],
+        name=shown_name[gpu_events.name[chosen.gpu]],
+        kind=gpu_events.kind[chosen.gpu],
         events=np.ones_like(chosen.gpu),
     )
 
@@ -266,12 +276,12 @@ def _joined_nodes(parts: list[_Nodes]) -> _Nodes:
     )
 
 
-def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
+def _chosen_events(gpu_events: GpuEvents, op: UserPattern | None) -> _Chosen:
     """Return the host events with GPU work below them, and the GPU events.
 
     With a pattern, only events at or below a host event whose name it matches are returned.
     """
-    tree = work.tree
+    tree = gpu_events.tree
     launch = tree.launch_position_of_gpu
     linked = np.flatnonzero(tree.linked)
     gpu_events_of_position = np.bincount(launch[linked], minlength=len(tree.rows))
@@ -279,10 +289,10 @@ def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
     gpu_events_before = np.append(0, np.cumsum(gpu_events_of_position))
     has_gpu_work = gpu_events_before[tree.subtree_end] > gpu_events_before[:-1]
     if op is None:
-        all_gpu_events = np.arange(len(work))
+        all_gpu_events = np.arange(len(gpu_events))
         return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=all_gpu_events)
-    is_matching_name = work.trace.names_matching(op.search)
-    matches = is_matching_name[work.trace.name[tree.rows]]
+    is_matching_name = gpu_events.trace.names_matching(op.search)
+    matches = is_matching_name[gpu_events.trace.name[tree.rows]]
     is_below = nearest_marked(tree.parent_position, matches) != ROOT
     is_shown = has_gpu_work & (matches | is_below)
     is_launch_shown = is_shown[launch[linked]]
@@ -291,7 +301,7 @@ def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
 
 
 def _tree_in_shown_order(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     paths: CallPaths,
     names: list[str],
     path_of_gpu: Int64Array,
@@ -300,7 +310,7 @@ def _tree_in_shown_order(
     """Return the merged nodes with their times, in the order in which they are shown.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         paths: the k merged nodes, and which of them each node before merging belongs to.
         names: the names.
         path_of_gpu: index of the merged node of each GPU event, `NONE` for an event without one,
@@ -316,7 +326,9 @@ def _tree_in_shown_order(
     is_shown = path_of_gpu != NONE
     path_of_shown = path_of_gpu[is_shown]
     own_events = np.bincount(path_of_shown, minlength=node_count)
-    busy_ns = BusyTime(start=work.start, end=work.end).by_subtree(parent, path_of_gpu)
+    busy_ns = BusyTime(start=gpu_events.start, end=gpu_events.end).by_subtree(
+        parent, path_of_gpu
+    )
     new_index = _shown_index(parent, depth, busy_ns)
     order = inverse_permutation(new_index)
     return MergedTree(
@@ -330,8 +342,8 @@ def _tree_in_shown_order(
         )[order],
         gpu_events=summed_up(parent, depth, own_events)[order],
         busy_ns=busy_ns[order],
-        self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
-        total_ns=union_length(work.start, work.end),
+        self_ns=sums(path_of_shown, gpu_events.duration[is_shown], node_count)[order],
+        total_ns=union_length(gpu_events.start, gpu_events.end),
     )
 
 
@@ -348,9 +360,9 @@ def _shown_index(
     return preorder(parent, subtree_size, siblings)
 
 
-def _thread_label(work: GpuEvents, thread: int) -> str:
+def _thread_label(gpu_events: GpuEvents, thread: int) -> str:
     """Return the name of a thread, with its process if the trace has several processes."""
-    trace = work.trace
+    trace = gpu_events.trace
     process, number = trace.threads[thread]
     name = trace.thread_names.get((process, number), f"thread {number}")
     processes = {process for process, _ in trace.threads}

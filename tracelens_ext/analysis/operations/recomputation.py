@@ -28,7 +28,7 @@ class _Backward(NamedTuple):
 
 
 @cached_per_object
-def recomputed(work: GpuEvents) -> BoolArray:
+def recomputed(gpu_events: GpuEvents) -> BoolArray:
     """Return a mask of the GPU events launched by forward operations that ran again, (g,).
 
     With `torch.utils.checkpoint`, the backward pass runs a part of the forward pass again to get
@@ -40,15 +40,15 @@ def recomputed(work: GpuEvents) -> BoolArray:
 
     It counts if the same operation ran before with the same shapes, outside of the backward pass.
     """
-    trace = work.trace
-    tree = work.tree
+    trace = gpu_events.trace
+    tree = gpu_events.tree
     is_node_name = trace.names_matching(lambda name: name.startswith(_AUTOGRAD_NODE))
     if not is_node_name.any():
-        return np.zeros(len(work), dtype=bool)
+        return np.zeros(len(gpu_events), dtype=bool)
     is_node = is_node_name[trace.name[tree.rows]]
     node_above = nearest_marked(tree.parent_position, is_node)
     backward = _Backward(is_node, node_above.astype(np.int64))
-    runs_again = _ran_before(work, backward, _may_run_again(work, backward))
+    runs_again = _ran_before(gpu_events, backward, _may_run_again(gpu_events, backward))
     op_above = nearest_marked(tree.parent_position, runs_again)
     launch = tree.launch_position_of_gpu
     op_of_gpu = values_at(op_above, launch, missing=ROOT)
@@ -62,13 +62,13 @@ def recomputed(work: GpuEvents) -> BoolArray:
     return result
 
 
-def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
+def _may_run_again(gpu_events: GpuEvents, backward: _Backward) -> BoolArray:
     """Return a mask of the operations in the backward pass that have a sign of a forward one, (t,).
 
     They create autograd nodes, or run in the node of a checkpoint.
     """
-    trace = work.trace
-    rows = work.tree.rows
+    trace = gpu_events.trace
+    rows = gpu_events.tree.rows
     in_node = backward.node_above != ROOT
     is_checkpoint_name = trace.names_matching(lambda name: "checkpoint" in name.lower())
     node = np.maximum(backward.node_above, 0)
@@ -84,17 +84,17 @@ def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
 
 
 def _ran_before(
-    work: GpuEvents, backward: _Backward, is_candidate: BoolArray
+    gpu_events: GpuEvents, backward: _Backward, is_candidate: BoolArray
 ) -> BoolArray:
     """Return a mask of the candidates that the forward pass ran before with the same shapes, (t,).
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         backward: the autograd nodes around events.
         is_candidate: mask of the candidates, (t,).
     """
-    trace = work.trace
-    rows = work.tree.rows
+    trace = gpu_events.trace
+    rows = gpu_events.tree.rows
     is_op = trace.kind[rows] == EventKind.CPU_OP
     forward = np.flatnonzero((backward.node_above == ROOT) & is_op)
     candidates = np.flatnonzero(is_candidate)

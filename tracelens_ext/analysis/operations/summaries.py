@@ -121,10 +121,10 @@ def unique_args(
         if name in launchers:
             columns[name] = launchers[name].iloc[groups.first].tolist()
     if launched is not None:
-        work, all_launchers = launched
+        gpu_events, all_launchers = launched
         group_of_gpu = _group_of_gpu_events(all_launchers, launcher_row, groups.of_row)
         texts = _launched_texts(
-            work=work,
+            gpu_events=gpu_events,
             launchers=all_launchers,
             group_of_gpu=group_of_gpu,
             group_count=len(groups.first),
@@ -179,20 +179,24 @@ class _LauncherGroups:
 
 
 def kernel_details(
-    work: GpuEvents, launchers: Launchers
+    gpu_events: GpuEvents, launchers: Launchers
 ) -> list[list[dict[str, object]]]:
     """Return the GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
     details: list[list[dict[str, object]]] = [[] for _ in range(len(launchers))]
     events = zip(
         launchers.of_gpu.tolist(),
-        work.name.tolist(),
-        (work.duration / NS_PER_US).tolist(),
-        work.trace.stream.tolist(),
+        gpu_events.name.tolist(),
+        (gpu_events.duration / NS_PER_US).tolist(),
+        gpu_events.trace.stream.tolist(),
         strict=True,
     )
     for launcher, name, duration, stream in events:
         if launcher != NONE:
-            event = {"name": work.trace.names[name], "dur": duration, "stream": stream}
+            event = {
+                "name": gpu_events.trace.names[name],
+                "dur": duration,
+                "stream": stream,
+            }
             details[launcher].append(event)
     return details
 
@@ -227,12 +231,15 @@ class _LaunchedTexts(NamedTuple):
 
 
 def _launched_texts(
-    work: GpuEvents, launchers: Launchers, group_of_gpu: IntArray, group_count: int
+    gpu_events: GpuEvents,
+    launchers: Launchers,
+    group_of_gpu: IntArray,
+    group_count: int,
 ) -> _LaunchedTexts:
     """Describe the GPU events of each group of launchers.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         launchers: all launchers of the trace.
         group_of_gpu: the group of each GPU event, `NONE` for an event without one, (g,).
         group_count: the number of groups.
@@ -241,8 +248,12 @@ def _launched_texts(
     launcher_row = launchers.rows[launchers.of_gpu[events]]
     # The order of launchers decides between kernels with the same total.
     events = events[np.argsort(launcher_row, kind="stable")]
-    keys = [group_of_gpu[events], work.name[events], work.trace.stream[events]]
-    kernels = group_durations(keys, work.duration[events])
+    keys = [
+        group_of_gpu[events],
+        gpu_events.name[events],
+        gpu_events.trace.stream[events],
+    ]
+    kernels = group_durations(keys, gpu_events.duration[events])
     group_of_kernel, name_of_kernel, stream_of_kernel = kernels.keys
     full: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
     short: list[list[dict[str, object]]] = [[] for _ in range(group_count)]
@@ -254,7 +265,7 @@ def _launched_texts(
         strict=True,
     )
     for group, name, stream, statistics in rows:
-        full_name = work.trace.names[name]
+        full_name = gpu_events.trace.names[name]
         full[group].append({"name": full_name, "stream": stream} | statistics)
         short[group].append(
             {

@@ -93,17 +93,17 @@ def _notes(
 ) -> Iterator[str]:
     if "ops_summary" not in tables:
         return
-    work = context.gpu_events
-    communication_count = int(work.is_communication.sum())
+    gpu_events = context.gpu_events
+    communication_count = int(gpu_events.is_communication.sum())
     if communication_count:
-        time = int(work.duration[work.is_communication].sum())
-        share = 100.0 * time / max(int(work.duration.sum()), 1)
+        time = int(gpu_events.duration[gpu_events.is_communication].sum())
+        share = 100.0 * time / max(int(gpu_events.duration.sum()), 1)
         where = "; see coll_analysis" if "coll_analysis" in tables else ""
         yield (
             f"Communication ({communication_count:,} kernels, {share:.1f} % of GPU "
             f"time) is not included in the ops_ sheets{where}."
         )
-    if work.categories is not None:
+    if gpu_events.categories is not None:
         yield (
             "An op category describes what an operation is for, by its name; a kernel "
             "category describes what a kernel does. An operation of the category GEMM "

@@ -30,17 +30,20 @@ _SEPARATORS = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 
 def call_tree_table(
-    work: GpuEvents, op: str | re.Pattern[str] | None = None, *, merge: bool = True
+    gpu_events: GpuEvents,
+    op: str | re.Pattern[str] | None = None,
+    *,
+    merge: bool = True,
 ) -> pd.DataFrame:
     """Return the call tree with GPU time as the sheet `tree`, with a row for each node.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         op: a regular expression; only events at or below host events whose name it matches are in
             the tree.
         merge: whether siblings with the same name share a row.
     """
-    return tree_rows(merged_tree(work, op=op, merge=merge))
+    return tree_rows(merged_tree(gpu_events, op=op, merge=merge))
 
 
 def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:

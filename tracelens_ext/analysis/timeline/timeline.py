@@ -123,7 +123,7 @@ def _set_aside_within(
     start = parts["start"].to_numpy().clip(first_start, last_end)
     end = parts["end"].to_numpy().clip(first_start, last_end)
     idle = idle_within(
-        work=gpu_events,
+        gpu_events=gpu_events,
         device_index=parts["device"].to_numpy(),
         start=start,
         end=end,

@@ -218,7 +218,10 @@ def _measured_runs(
         )
         analyzer = analyze(run_input.path, analysis)
         runs += measure(
-            work=analyzer.work, chart_input=run_input, position=position, split=split
+            gpu_events=analyzer.gpu_events,
+            chart_input=run_input,
+            position=position,
+            split=split,
         )
         show_problems(analyzer.problems, shown_problems)
     return runs

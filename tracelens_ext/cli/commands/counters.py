@@ -16,16 +16,16 @@ def counters(
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
 
     analyzer = analyze(trace, AnalysisOptions(reading=reading))
-    work = analyzer.work
-    if not len(work):
+    gpu_events = analyzer.gpu_events
+    if not len(gpu_events):
         raise TraceError(
             path=trace,
             problem="has no GPU events",
             remedy="record a part of the run that uses the GPU",
         )
     makers = {
-        "queue_length": lambda: queue_length(work),
-        "copy_bandwidth": lambda: copy_bandwidth(work),
+        "queue_length": lambda: queue_length(gpu_events),
+        "copy_bandwidth": lambda: copy_bandwidth(gpu_events),
     }
     tables = computed_tables(analyzer.failures, makers)
     blocks: list[Block] = [[f"Trace: {trace}"]]

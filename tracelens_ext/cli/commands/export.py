@@ -144,7 +144,7 @@ def _findings_are_cheap(choice: Choice, analyzers: Sequence[TreePerfAnalyzer]) -
     is_part = choice.window is not None or choice.iteration is not None
     if not is_part:
         return True
-    return sum(len(analyzer.work) for analyzer in analyzers) <= _MANY_EVENTS
+    return sum(len(analyzer.gpu_events) for analyzer in analyzers) <= _MANY_EVENTS
 
 
 def _sources(
@@ -163,7 +163,7 @@ def _sources(
     places = shifts([analyzer.trace for analyzer in analyzers], names, clocks)
     return [
         Source(
-            analyzer.work,
+            analyzer.gpu_events,
             *place,
             spans=spans_of(analyzer, with_findings=with_findings),
             failures=analyzer.failures,

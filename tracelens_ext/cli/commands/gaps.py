@@ -103,7 +103,7 @@ def gaps(
         facts=facts,
         members=gap_report.members,
     )
-    blocks = gap_report.blocks(first_lines(analyzer.work))
+    blocks = gap_report.blocks(first_lines(analyzer.gpu_events))
     texts = dict.fromkeys(outputs, gap_report.text)
     show(report, blocks, json=json, texts=texts)
 

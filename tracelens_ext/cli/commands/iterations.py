@@ -65,19 +65,21 @@ def iterations(
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, replace(analysis, unlinked_kernels=unlinked_kernels))
-    if not len(analyzer.work):
+    if not len(analyzer.gpu_events):
         _show_cpu_iterations(
             analyzer=analyzer, trace=trace, annotation=annotation, top=top, json=json
         )
         return
-    table = iteration_table(analyzer.work, pattern)
+    table = iteration_table(analyzer.gpu_events, pattern)
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
     notes = list(table.notes) + recording_notes(analyzer, for_json=json)
     report = trace_report(title="Iterations", trace=trace, tables=tables, notes=notes)
     show(
-        report, first_lines(analyzer.work, trace) + list(_blocks(table, top)), json=json
+        report,
+        first_lines(analyzer.gpu_events, trace) + list(_blocks(table, top)),
+        json=json,
     )
 
 
@@ -103,7 +105,7 @@ def _show_cpu_iterations(
     part = Part(
         title="Iterations on the CPU", frame=table.frame, columns=columns, rows=top
     )
-    show(report, first_lines(analyzer.work, trace) + [part], json=json)
+    show(report, first_lines(analyzer.gpu_events, trace) + [part], json=json)
 
 
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:

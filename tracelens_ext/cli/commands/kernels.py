@@ -147,7 +147,7 @@ def kernels(
 
     def blocks() -> Iterator[Block]:
         yield ["=== GPU KERNEL ANALYSIS ===", ""]
-        yield from first_lines(analyzer.work)
+        yield from first_lines(analyzer.gpu_events)
         yield from kernel_report.blocks(top, verbose=verbose)
         if gap_report is not None:
             yield [""]
@@ -199,21 +199,23 @@ class _KernelReport:
         from tracelens_ext.analysis.kernels.sources import kernel_sources
         from tracelens_ext.cli.load import computed_tables
 
-        work = analyzer.work
+        gpu_events = analyzer.gpu_events
         makers: dict[str, Callable[[], pd.DataFrame]] = {
             "kernel_statistics": lambda: kernel_tables.kernel_statistics(
-                work, sort, selection=selection
+                gpu_events, sort, selection=selection
             ),
             "kernel_full_names": lambda: kernel_tables.kernel_full_names(
-                work, sort, selection=selection
+                gpu_events, sort, selection=selection
             ),
         }
         if with_sources:
-            makers["kernel_sources"] = lambda: kernel_sources(work, selection=selection)
+            makers["kernel_sources"] = lambda: kernel_sources(
+                gpu_events, selection=selection
+            )
         return cls(
             tables=computed_tables(analyzer.failures, makers),
             selection=selection,
-            selected=selected_text(selection, work),
+            selected=selected_text(selection, gpu_events),
             sorted_by=kernel_tables.SORTS[sort].title,
         )
 
@@ -221,8 +223,8 @@ class _KernelReport:
         """Return why there are no kernels, if there are none."""
         from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 
-        if not len(analyzer.work):
-            return [no_gpu_work(analyzer.work)]
+        if not len(analyzer.gpu_events):
+            return [no_gpu_work(analyzer.gpu_events)]
         statistics = self.tables.get("kernel_statistics")
         if statistics is None or len(statistics):
             return []

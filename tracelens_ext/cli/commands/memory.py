@@ -90,7 +90,9 @@ def memory(
     )
     notes = list(memory_notes(analyzer.memory(annotation)))
     notes += recording_notes(analyzer, for_json=json)
-    blocks = first_lines(analyzer.work, trace) + list(_device_blocks(tables, by, top))
+    blocks = first_lines(analyzer.gpu_events, trace) + list(
+        _device_blocks(tables, by, top)
+    )
     show(
         trace_report(title="Memory", trace=trace, tables=tables, notes=notes),
         blocks,

@@ -106,7 +106,7 @@ def phases(
     show_plugin_problems(analyzer)
     notes += recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    blocks = first_lines(analyzer.work, trace) + list(_blocks(tables, top))
+    blocks = first_lines(analyzer.gpu_events, trace) + list(_blocks(tables, top))
     show(
         trace_report(title="Phases", trace=trace, tables=tables, notes=unique_notes),
         blocks,

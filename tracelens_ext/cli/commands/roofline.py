@@ -124,7 +124,7 @@ def roofline(
     tables = computed_tables(analyzer.failures, makers)
 
     def blocks() -> Iterator[Block]:
-        yield from first_lines(analyzer.work, trace)
+        yield from first_lines(analyzer.gpu_events, trace)
         sentences = [fact_text(*fact) for fact in facts if fact[0] != _MODELED]
         sentences.append(f"{modelled(result)}.")
         for sentence in sentences:
@@ -144,7 +144,9 @@ def roofline(
         if rows and more:
             yield [f"{more:,} more not shown (use --top)"]
 
-    notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
+    notes = advice(analyzer.gpu_events, result) + recording_notes(
+        analyzer, for_json=json
+    )
     unique_notes = list(dict.fromkeys(notes))
     report = trace_report(
         title="Roofline", trace=trace, tables=tables, notes=unique_notes, facts=facts

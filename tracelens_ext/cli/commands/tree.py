@@ -113,7 +113,7 @@ def tree(
         kernel_categories=False, python_frames=python, capture=capture, reading=reading
     )
     analyzer = analyze(trace, analysis)
-    merged = merged_tree(analyzer.work, op=pattern, merge=merge)
+    merged = merged_tree(analyzer.gpu_events, op=pattern, merge=merge)
     if pattern is not None and not len(merged):
         raise UsageError(
             f"no operation that matches {op!r} launches GPU work; list the operations "
@@ -162,13 +162,13 @@ def _print_cpu_tree(trace: Path, analysis: AnalysisOptions, shown: _Shown) -> No
         report = trace_report(
             title="CPU during idle time",
             trace=trace,
-            tables={"idle_call_tree": idle_call_tree(analyzer.work)},
+            tables={"idle_call_tree": idle_call_tree(analyzer.gpu_events)},
             notes=recording_notes(analyzer, for_json=True),
             facts=[],
         )
         print_report(report)
         return
-    stacks = idle_stacks(analyzer.work)
+    stacks = idle_stacks(analyzer.gpu_events)
     lines = stacks.folded()
     if not shown.folded:
         lines = _cpu_tree_lines(stacks, shown)

@@ -60,24 +60,26 @@ class EngineRun:
         return self.elapsed_ns - self.gpu_ns
 
 
-def measure_run(work: GpuEvents, chart_input: ChartInput, position: int) -> EngineRun:
+def measure_run(
+    gpu_events: GpuEvents, chart_input: ChartInput, position: int
+) -> EngineRun:
     """Measure an input with all of its GPUs together.
 
     Args:
-        work: the GPU events of the trace.
+        gpu_events: the GPU events of the trace.
         chart_input: the input.
         position: the number of the input, which is part of its label.
     """
-    return measure(work, chart_input, position)[0]
+    return measure(gpu_events, chart_input, position)[0]
 
 
 def measure(
-    work: GpuEvents, chart_input: ChartInput, position: int, split: str = ""
+    gpu_events: GpuEvents, chart_input: ChartInput, position: int, split: str = ""
 ) -> list[EngineRun]:
     """Measure an input as a whole, or split into devices or serving phases.
 
     Args:
-        work: the GPU events of the trace.
+        gpu_events: the GPU events of the trace.
         chart_input: the input.
         position: the number of the input, which is part of its label.
         split: `device`, `phase`, or empty for the whole input.
@@ -86,7 +88,7 @@ def measure(
         TraceError: the trace has no GPU event.
         UsageError: the trace has no serving phases.
     """
-    if not len(work):
+    if not len(gpu_events):
         remedy = (
             "record it with GPU activity "
             "(nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
@@ -95,10 +97,10 @@ def measure(
             path=chart_input.path, problem="contains no GPU event", remedy=remedy
         )
     if split == "device":
-        return _by_device(work, chart_input, position)
-    whole = _whole_run(work, chart_input, position)
+        return _by_device(gpu_events, chart_input, position)
+    whole = _whole_run(gpu_events, chart_input, position)
     if split == "phase":
-        return _by_phase(work, whole)
+        return _by_phase(gpu_events, whole)
     return [whole]
 
 

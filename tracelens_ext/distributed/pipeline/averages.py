@@ -27,12 +27,10 @@ class AverageIteration:
     window: float  #: how long the iteration lasts
     computation: Float64Array  #: of each stage in the iteration, (p,)
     transfer: Float64Array  #: how long one message of each link takes, (links,)
-    message_bytes: (
-        Float64Array  #: the size of that message, NaN if not recorded, (links,)
-    )
-    transfer_share: (
-        float  #: of the iteration that no computation hides; mean of the stages
-    )
+    #: the size of that message, NaN if not recorded, (links,)
+    message_bytes: Float64Array
+    #: of the iteration that no computation hides; mean of the stages
+    transfer_share: float
     bubble_share: float  #: of the iteration, mean of the stages
     ranks_of_stage: Sequence[Sequence[int]]
 

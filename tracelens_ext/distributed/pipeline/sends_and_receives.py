@@ -132,9 +132,8 @@ class _Descriptions(NamedTuple):
     """The events that describe communication kernels; a kernel may have several descriptions."""
 
     kernel: Int64Array  #: a GPU event
-    row: (
-        Int64Array  #: the event with the arguments of the call, `NONE` if there is none
-    )
+    #: the event with the arguments of the call, `NONE` if there is none
+    row: Int64Array
     annotation: Int64Array  #: the annotation above the launch, `NONE` if there is none
 
 

@@ -33,9 +33,8 @@ class Pipeline:
     """One replica of the model: a rank for each stage."""
 
     ranks: tuple[int, ...]  #: in the order of the stages; some may have no trace
-    is_ring: (
-        bool  #: true if the last stage sends to the first, as in interleaved schedules
-    )
+    #: true if the last stage sends to the first, as in interleaved schedules
+    is_ring: bool
 
     def stage_of(self, rank: int) -> int:
         """Return the stage of a rank."""

@@ -72,9 +72,8 @@ class StageTimes:
     stage: int
     rank: int
     iteration: str
-    window_start: (
-        int  #: when the iteration of the pipeline begins, ns on the common clock
-    )
+    #: when the iteration of the pipeline begins, ns on the common clock
+    window_start: int
     window_end: int
     intervals: Mapping[TimeKind, Intervals]  #: of each kind except the rest
 

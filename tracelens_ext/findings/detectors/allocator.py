@@ -134,7 +134,7 @@ def allocator(inspection: Inspection) -> Finding | None:
         "calls": len(calls),
         "cpu_ms": inspection.host_ms(calls),
         "idle_ms": claim.attributed_ms,
-        "freed_again": _blocks_freed_again(inspection.work.tree),
+        "freed_again": _blocks_freed_again(inspection.gpu_events.tree),
     }
     return inspection.finding("allocator", claim, numbers, text=TEXT)
 

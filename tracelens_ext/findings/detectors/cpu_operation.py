@@ -70,7 +70,7 @@ _MOST_PARTS: Final = 16
 )
 def cpu_operation(inspection: Inspection) -> Finding | None:
     """Detect long operations and phases on the CPU that neither launch nor await GPU work."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     rows = _long_operations_and_phases(inspection)
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
     rows = inspection.rows_in(claim, rows)
@@ -90,8 +90,8 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
 
 def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
     """Return the rows of long operations and phases in which no GPU work is launched or awaited."""
-    work = inspection.work
-    trace = work.trace
+    gpu_events = inspection.gpu_events
+    trace = gpu_events.trace
     share_ns = inspection.analyzed_ns * _LONG_PERCENT / 100
     long_ns = min(_LONGEST_NS, max(_SHORT_NS, share_ns))
 
@@ -108,7 +108,7 @@ def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
     capture_starts, _ = captures(trace)
     with_own_detector = np.concatenate(
         (
-            blocking_calls(work),
+            blocking_calls(gpu_events),
             compilations(trace),
             slow_regions(trace),
             capture_starts,

@@ -40,12 +40,12 @@ _COMMANDS: Final = {
 @detector("dominant-kernel", TEXT)
 def dominant_kernel(inspection: Inspection) -> Finding | None:
     """Detect a kernel without a performance model that takes more than half of GPU time."""
-    work = inspection.work
-    ns_of_names = np.bincount(work.name, work.duration, minlength=1)
+    gpu_events = inspection.gpu_events
+    ns_of_names = np.bincount(gpu_events.name, gpu_events.duration, minlength=1)
     total_ns = float(ns_of_names.sum())
     largest = int(ns_of_names.argmax())
-    is_transfer = work.is_communication | work.is_copy
-    is_largest = (work.name == largest) & work.is_kernel & ~is_transfer
+    is_transfer = gpu_events.is_communication | gpu_events.is_copy
+    is_largest = (gpu_events.name == largest) & gpu_events.is_kernel & ~is_transfer
     # If there is only one kernel, everybody knows that it takes all the time.
     is_only_name = np.count_nonzero(ns_of_names) < 2
     if (
@@ -61,10 +61,10 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
         return bool(model_of(row.operation.model_name, models))
 
     is_unknown = is_largest & (inspection.by_operation(has_model) == 0)
-    if work.duration[is_unknown].sum() <= _LEAST_SHARE * total_ns:
+    if gpu_events.duration[is_unknown].sum() <= _LEAST_SHARE * total_ns:
         return None
     without_arguments = (
-        short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0]
+        short_name(gpu_events.trace.names[largest]).partition("<")[0].partition("(")[0]
     )
     name = without_arguments.strip()
     command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))

@@ -105,7 +105,7 @@ _CASTING_KERNELS: Final = re.compile(
 )
 def dtype_casts(inspection: Inspection) -> Finding | None:
     """Detect kernels that only convert a tensor to another data type."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     types_of_rows = [_types(row.operation) for row in inspection.roofline.rows]
     labels = sorted({types for types in types_of_rows if types})
     codes = {types: code for code, types in enumerate(labels)}
@@ -118,9 +118,9 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
     code = inspection.by_operation(code_of, types_of_rows, otherwise=NONE)
     has_one_type = inspection.by_operation(lambda _, types: types == "", types_of_rows)
     is_plain_copy = has_one_type > 0
-    has_casting_name = work.trace.named(work.name, _CASTING_KERNELS.search)
+    has_casting_name = gpu_events.trace.named(gpu_events.name, _CASTING_KERNELS.search)
     is_cast = (code != NONE) | (has_casting_name & ~is_plain_copy)
-    claim = inspection.wall.claim_events(is_cast & work.is_kernel)
+    claim = inspection.wall.claim_events(is_cast & gpu_events.is_kernel)
     cast_bytes = inspection.by_operation(bytes_of_row)[claim.events]
     gigabytes = float(cast_bytes.sum()) / 1e9
     numbers: dict[str, float | None] = {

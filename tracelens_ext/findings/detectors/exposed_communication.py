@@ -203,12 +203,12 @@ _KINDS: Final = {
 @detector("exposed-communication", TEXT, remedy=Remedy.OVERLAPS)
 def exposed_communication(inspection: Inspection) -> Finding | None:
     """Detect communication that runs while the GPU computes nothing."""
-    work = inspection.work
-    is_communication = work.is_communication
-    is_computation = ~(is_communication | work.is_copy)
+    gpu_events = inspection.gpu_events
+    is_communication = gpu_events.is_communication
+    is_computation = ~(is_communication | gpu_events.is_copy)
     claim = inspection.wall.claim_events(is_communication, hiding=is_computation)
     numbers = {
-        "total_ms": inspection.wall.mean_ms(work.duration[is_communication]),
+        "total_ms": inspection.wall.mean_ms(gpu_events.duration[is_communication]),
         "exposed_ms": claim.attributed_ms,
     }
     where = {"collectives": named_collectives(inspection, claim)}
@@ -224,7 +224,7 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
 
 def _largest_kind(inspection: Inspection, claim: Claim) -> str:
     """Return the variant for the collectives with most of a claim; empty for all-reduces."""
-    described = communication_of(inspection.work).loc[claim.events]
+    described = communication_of(inspection.gpu_events).loc[claim.events]
     # NCCL runs some collectives, such as all-to-all, with kernels named after another.
     is_named = described["Collective name"] != ""
     name = described["Collective name"].where(is_named, described["kernel_name"])

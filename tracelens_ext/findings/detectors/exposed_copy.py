@@ -126,16 +126,18 @@ TEXT: Final = FindingText(
 @detector("exposed-copy", TEXT, remedy=Remedy.OVERLAPS)
 def exposed_copy(inspection: Inspection) -> Finding | None:
     """Copies that nothing hides, and idle time in which the CPU waits for one to the device."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     wall = inspection.wall
-    stays_on_device = work.trace.named(work.name, WITHIN_DEVICE.match)
-    copied = wall.claim_events(work.is_copy & ~stays_on_device)
-    is_pageable, _ = are_pageable(work)
-    call_ends_later = work.trace.end_of(work.tree.launch_of_gpu) >= work.end
+    stays_on_device = gpu_events.trace.named(gpu_events.name, WITHIN_DEVICE.match)
+    copied = wall.claim_events(gpu_events.is_copy & ~stays_on_device)
+    is_pageable, _ = are_pageable(gpu_events)
+    call_ends_later = (
+        gpu_events.trace.end_of(gpu_events.tree.launch_of_gpu) >= gpu_events.end
+    )
     waited = claim_waits(wall, is_pageable | call_ends_later)
     numbers = {
         "copies": len(copied.events),
-        **copy_rates(work, copied.events),
+        **copy_rates(gpu_events, copied.events),
         "idle_ms": waited.attributed_ms,
     }
     return inspection.finding("exposed-copy", copied + waited, numbers, text=TEXT)

@@ -155,8 +155,8 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
 
     With shapes, `memory-bound-chain` detects such sequences better.
     """
-    share = np.zeros(len(inspection.work))
-    reason = np.full(len(inspection.work), NONE)  # index into `labels` below
+    share = np.zeros(len(inspection.gpu_events))
+    reason = np.full(len(inspection.gpu_events), NONE)  # index into `labels` below
     for number, fallback in enumerate(_FALLBACKS):
         is_fallback = inspection.named(re.compile(fallback.pattern, re.IGNORECASE))
         is_fallback &= reason == NONE
@@ -166,7 +166,7 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
         _add_sequences(inspection, share, reason)
     labels = [fallback.label for fallback in _FALLBACKS]
     labels += [sequence.label for sequence in _SEQUENCES]
-    saved_ns = share * inspection.work.duration
+    saved_ns = share * inspection.gpu_events.duration
     saved_in_sequences_ns = float(saved_ns[reason >= len(_FALLBACKS)].sum())
     variant = "library"
     if 2 * saved_in_sequences_ns > float(saved_ns.sum()):
@@ -192,12 +192,12 @@ def _add_sequences(
         share: the share of each GPU event's time that is saved, (g,).
         reason: the index of the label of each GPU event, (g,).
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     order, stream = inspection.stream_order
-    letter_of_gpu = np.full(len(work), ord("."), dtype=np.uint8)
+    letter_of_gpu = np.full(len(gpu_events), ord("."), dtype=np.uint8)
     for letter, pattern in _PASSES.items():
         letter_of_gpu[inspection.named(re.compile(pattern))] = ord(letter)
-    is_kernel = work.is_kernel[order]
+    is_kernel = gpu_events.is_kernel[order]
     order = order[is_kernel]
     stream = stream[is_kernel]
     blocks = blocks_of_events(inspection)
@@ -210,7 +210,7 @@ def _add_sequences(
             kernels = order[start:end]
             is_pass = [letter not in _NOT_COUNTED for letter in match[0]]
             passes = kernels[is_pass]
-            duration = work.duration[passes]
+            duration = gpu_events.duration[passes]
             # Two kernels may follow each other by chance. Kernels for the same tensor have the same
             # number of blocks.
             has_equal_blocks = blocks[passes[0]] == blocks[passes[1]] > 0

@@ -119,7 +119,7 @@ _SAVED_SHARE: Final = 1 / 3
 def flash_attention_2(inspection: Inspection) -> Finding | None:
     """Detect kernels of FlashAttention 2 on a GPU with faster attention kernels."""
     is_old = inspection.named(_FLASH_ATTENTION_2)
-    is_old &= inspection.work.duration >= SHORT_NS
+    is_old &= inspection.gpu_events.duration >= SHORT_NS
     if not is_old.any():
         return None
     if not inspection.facts.shows(Fact.HOPPER):

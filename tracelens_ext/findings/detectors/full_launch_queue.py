@@ -42,7 +42,7 @@ _LEAST_BUSY_SHARE: Final = 0.9
 def full_launch_queue(inspection: Inspection) -> Finding | None:
     """Detect launches that take long because the launch queue is full."""
     calls = _calls_that_block(inspection)
-    total_ns = int(inspection.work.trace.dur[calls].sum())
+    total_ns = int(inspection.gpu_events.trace.dur[calls].sum())
     if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.analyzed_ns:
         return None
     mean_us = total_ns / len(calls) / NS_PER_US
@@ -60,22 +60,22 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
 
 def _calls_that_block(inspection: Inspection) -> Int64Array:
     """Return the rows of long launches during which their device was busy."""
-    work = inspection.work
-    trace = work.trace
-    launches = find_launches(work)
-    launch_of_gpu = work.tree.launch_of_gpu
+    gpu_events = inspection.gpu_events
+    trace = gpu_events.trace
+    launches = find_launches(gpu_events)
+    launch_of_gpu = gpu_events.tree.launch_of_gpu
     kernel_launches = launches.rows[launches.is_kernel]
     is_launched = np.isin(launch_of_gpu, kernel_launches)
     kernels = np.flatnonzero(is_launched)
-    order = np.argsort(work.start[kernels], kind="stable")
+    order = np.argsort(gpu_events.start[kernels], kind="stable")
     kernels = kernels[order]
-    _, first_of_name = np.unique(work.name[kernels], return_index=True)
+    _, first_of_name = np.unique(gpu_events.name[kernels], return_index=True)
     # The first launch of a kernel takes long because it loads the kernel's code.
     kernels = np.delete(kernels, first_of_name)
 
     calls = launch_of_gpu[kernels]
     is_long = trace.dur[calls] >= _SHORTEST_BLOCKED_NS
-    starts_later = work.start[kernels] > trace.end_of(calls)
+    starts_later = gpu_events.start[kernels] > trace.end_of(calls)
     is_blocked = is_long & starts_later
     blocked_calls = calls[is_blocked]
     blocked_kernels = kernels[is_blocked]
@@ -87,8 +87,8 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
         calls_of_device = blocked_calls[device_of_call == device]
         is_on_device = device_of_gpu == device
         busy_ns = covered(
-            start=work.start[is_on_device],
-            end=work.end[is_on_device],
+            start=gpu_events.start[is_on_device],
+            end=gpu_events.end[is_on_device],
             window_start=trace.ts[calls_of_device],
             window_end=trace.end_of(calls_of_device),
         )

@@ -55,8 +55,8 @@ TEXT: Final = FindingText(
 @detector("graph-recapture", TEXT)
 def graph_recapture(inspection: Inspection) -> Finding | None:
     """Detect idle time of the GPU while the CPU captures or instantiates a graph."""
-    trace = inspection.work.trace
-    launches = find_launches(inspection.work)
+    trace = inspection.gpu_events.trace
+    launches = find_launches(inspection.gpu_events)
     graph_launches = int(launches.is_graph.sum())
     capture_starts, capture_ends = captures(trace)
     instantiating_calls = instantiations(trace)

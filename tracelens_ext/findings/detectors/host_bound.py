@@ -588,7 +588,7 @@ def _region(finding: Finding) -> str:
 
 def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
     """Return ` inside graph launches` if most of the gaps are between kernels of one launch."""
-    tree = inspection.work.tree
+    tree = inspection.gpu_events.tree
     gaps = inspection.wall.classified.gaps
     gap = claim.intervals.gap
     event_before = gaps.before[gap]
@@ -647,7 +647,7 @@ def _what_would_show_it(
     inspection: Inspection, claim: Claim, cpu_time: Mapping[str, float]
 ) -> str:
     """Return what would record the CPU's activity in a claim; empty if most of it is recorded."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     recorded_ms = cpu_time["launching"] + cpu_time["operations"]
     recorded_ms += _in_close_ranges_ms(inspection, claim)
     has_frames = trace.count_of(EventKind.PYTHON_FUNCTION) > 0
@@ -660,7 +660,7 @@ def _what_would_show_it(
 def _in_close_ranges_ms(inspection: Inspection, claim: Claim) -> float:
     """Return how much of a claim is in ranges of the program that are not much longer than gaps."""
     intervals = claim.intervals
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     gaps = inspection.wall.classified.gaps
     rows = innermost_during(
         trace=trace,
@@ -681,7 +681,7 @@ def _is_late(wall: WallTime) -> BoolArray:
 
 def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float]:
     """Return the time of a claim by what the CPU did: the variants of the text, ms."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     intervals = claim.intervals
     kinds = (EventKind.CPU_OP,) + LAUNCH_KINDS
     times = HostIntervals(intervals.thread, intervals.start, intervals.end)

@@ -50,7 +50,7 @@ _LEAST_RATIO: Final = 4
 def imbalance(inspection: Inspection) -> Finding | None:
     """Detect experts that get very different numbers of tokens."""
     if not inspection.has_shapes or not any(
-        map(_EXPERTS.search, inspection.work.trace.names)
+        map(_EXPERTS.search, inspection.gpu_events.trace.names)
     ):
         return None
     tokens_of_weights: dict[Hashable, set[int]] = defaultdict(set)

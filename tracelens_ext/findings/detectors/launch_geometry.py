@@ -58,7 +58,7 @@ TEXT: Final = FindingText(
 @detector("launch-geometry", TEXT)
 def launch_geometry(inspection: Inspection) -> Finding | None:
     """Detect kernels with too few blocks for the multiprocessors of their device."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     blocks = blocks_of_events(inspection)
     units = inspection.by_device(_multiprocessors)
     at_once = np.maximum(units, 1)
@@ -66,17 +66,17 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     # Blocks run in waves only if they cannot share a multiprocessor: if a block takes more than
     # half of its shared memory.
     most_shared = inspection.by_device(_most_shared_memory)
-    shared_memory = work.trace.arg("shared memory").at(work.rows, 0)
+    shared_memory = gpu_events.trace.arg("shared memory").at(gpu_events.rows, 0)
     is_alone = shared_memory * 2.0 > most_shared
     blocks_of_last_wave = blocks - (waves - 1) * at_once
     has_few = blocks_of_last_wave < at_once / 2
     has_few &= (waves == 1) | ((waves == 2) & is_alone)
     has_few &= units > 0
-    has_few &= work.duration >= SHORT_NS
-    has_few &= work.is_kernel & ~work.is_communication
+    has_few &= gpu_events.duration >= SHORT_NS
+    has_few &= gpu_events.is_kernel & ~gpu_events.is_communication
     if not has_few.any():
         return None
-    mean_blocks = np.average(blocks[has_few], weights=work.duration[has_few])
+    mean_blocks = np.average(blocks[has_few], weights=gpu_events.duration[has_few])
     numbers = {
         "mean_blocks": float(mean_blocks),
         "multiprocessors": float(units[has_few].max()),

@@ -92,8 +92,11 @@ _ACROSS_LINK: Final = re.compile(r"Memcpy (?!DtoD|DeviceToDevice)", re.IGNORECAS
 )
 def layout_conversion(inspection: Inspection) -> Finding | None:
     """Detect kernels and copies that only change the layout of a tensor."""
-    work = inspection.work
-    is_transpose = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
+    gpu_events = inspection.gpu_events
+    is_transpose = (
+        gpu_events.trace.named(gpu_events.name, _TRANSPOSES.search)
+        & gpu_events.is_kernel
+    )
     claim = inspection.wall.claim_events(
         is_transpose | _copies_in_another_order(inspection)
     )
@@ -116,12 +119,12 @@ def _copies_in_another_order(inspection: Inspection) -> BoolArray:
 
     The strides of the copy show it, or an operation around the copy that requests an order.
     """
-    work = inspection.work
-    trace = work.trace
-    tree = work.tree
+    gpu_events = inspection.gpu_events
+    trace = gpu_events.trace
+    tree = gpu_events.tree
     operation = tree.cpu_op_of_gpu
     is_copy = (operation >= 0) & trace.named(trace.name[operation], _COPIES.match)
-    is_copy &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
+    is_copy &= ~trace.named(gpu_events.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
     has_reordering_strides = (
         inspection.by_operation(lambda row: _reorders(row.operation)) > 0
     )

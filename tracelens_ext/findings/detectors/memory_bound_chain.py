@@ -95,21 +95,21 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     """
     if not inspection.has_shapes:
         return None
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     is_outside_steps = optimizer_steps(inspection).of_gpu == NONE
     chains = _find_chains(
-        inspection, inspection.wall.free & work.is_kernel & is_outside_steps
+        inspection, inspection.wall.free & gpu_events.is_kernel & is_outside_steps
     )
     is_member = chains.of_gpu != NONE
     chain = chains.of_gpu[is_member]
     pass_number = chains.pass_of_gpu[is_member]
-    duration = work.duration[is_member]
+    duration = gpu_events.duration[is_member]
     total_ns = np.bincount(chain, duration)
-    pass_ns = sums(pass_number, duration, len(work))
+    pass_ns = sums(pass_number, duration, len(gpu_events))
     longest_pass_ns = maxima(
         group_index=chain, values=pass_ns[pass_number], group_count=len(total_ns)
     )
-    share = np.zeros(len(work))
+    share = np.zeros(len(gpu_events))
     share[is_member] = (1.0 - longest_pass_ns / np.maximum(total_ns, 1))[chain]
     claim = inspection.wall.claim_events(is_member, share)
     _, first_of_pass = np.unique(pass_number, return_index=True)

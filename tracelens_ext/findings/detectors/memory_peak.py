@@ -127,9 +127,9 @@ _PARTS: Final = ("forward", "backward", "optimizer", "unused")
 )
 def memory_peak(inspection: Inspection) -> Finding | None:
     """Report the phase of the program that holds most memory at the peak."""
-    if not has_memory_events(inspection.work.trace):
+    if not has_memory_events(inspection.gpu_events.trace):
         return None
-    memory = find_memory(inspection.work.tree)
+    memory = find_memory(inspection.gpu_events.tree)
     peaks = memory_peaks(memory).dropna(subset="peak_allocated_bytes")
     peaks = peaks[peaks["device"] != HOST].fillna({"unused_at_peak_bytes": 0})
     if not len(peaks):
@@ -138,7 +138,7 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     peak = int(highest["peak_allocated_bytes"])
     unused = int(highest["unused_at_peak_bytes"])
     device = int(highest["device"])
-    properties = inspection.work.trace.described(device)
+    properties = inspection.gpu_events.trace.described(device)
     if (
         properties
         and 100.0 * (peak + unused) < _LEAST_OF_DEVICE * properties.memory_bytes

@@ -150,7 +150,7 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
         inspection.by_device(_share_of_double),
         inspection.by_device(_share_of_single),
     )
-    fixed_share = FIXED_NS / np.maximum(inspection.work.duration, 1)
+    fixed_share = FIXED_NS / np.maximum(inspection.gpu_events.duration, 1)
     share = np.where(needed_share > 0, 1 - needed_share - fixed_share, 0.0)
     # With TF32, memory may limit a product more than the matrix units; its sizes tell.
     could_use_tf32 = _could_use_tf32(inspection)

@@ -79,7 +79,7 @@ _FIRST_CARD: Final = 120
 @detector("old-kernels", TEXT)
 def old_kernels(inspection: Inspection) -> Finding | None:
     """Detect matrix products in kernels that were built for an older GPU architecture."""
-    built_for = np.zeros(len(inspection.work), dtype=np.int64)
+    built_for = np.zeros(len(inspection.gpu_events), dtype=np.int64)
     for generation, (_, pattern) in _BUILT_FOR.items():
         built_for[inspection.named(pattern)] = generation
     generation_of_device = inspection.by_device(_generation)

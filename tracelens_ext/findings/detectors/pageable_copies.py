@@ -102,11 +102,11 @@ TEXT: Final = FindingText(
 @detector("pageable-copies", TEXT, remedy=Remedy.OVERLAPS)
 def pageable_copies(inspection: Inspection) -> Finding | None:
     """Detect copies from or to pageable memory, and idle time while the CPU waits for them."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     size = copied_bytes(inspection)
     is_small = (size > 0) & (size <= SMALL_BYTES)  # for which the rate is no matter
-    is_pageable, _ = are_pageable(work)
-    is_pageable = is_pageable & work.is_copy & ~is_small
+    is_pageable, _ = are_pageable(gpu_events)
+    is_pageable = is_pageable & gpu_events.is_copy & ~is_small
     if not is_pageable.any():
         return None
     claim = inspection.claim(
@@ -119,7 +119,7 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     if is_known[is_pageable].all():
         link_rate = float(rate.max())
         # The link needs the rest, if each is exposed as much as all are.
-        total_ns = int(work.duration[is_pageable].sum())
+        total_ns = int(gpu_events.duration[is_pageable].sum())
         link_ns_of_events = size / np.maximum(rate, 1)
         link_ns = float(link_ns_of_events[is_pageable].sum())
         needed_share = link_ns / max(total_ns, 1)
@@ -129,7 +129,7 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
         low_ms = low_ns / NS_PER_MS
     numbers = {
         **inspection.size_of(claim),
-        **copy_rates(work, np.flatnonzero(is_pageable)),
+        **copy_rates(gpu_events, np.flatnonzero(is_pageable)),
         "link_rate": link_rate,
         "idle_ms": claim.idle_ns / NS_PER_MS,
     }

@@ -75,7 +75,7 @@ TEXT: Final = FindingText(
 @detector("recompilation", TEXT)
 def recompilation(inspection: Inspection) -> Finding | None:
     """Detect idle time of the GPU while the CPU compiles."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     # The first compilation is warm-up and not analyzed.
     rows = np.append(compilations(trace), slow_regions(trace))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))

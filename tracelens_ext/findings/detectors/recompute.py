@@ -31,6 +31,6 @@ TEXT: Final = FindingText(
 @detector("recompute", TEXT, kinds=("pytorch-training",))
 def recompute(inspection: Inspection) -> Finding | None:
     """Report the GPU time of forward operations that run again in the backward pass."""
-    second_forward = inspection.wall.about(recomputed(inspection.work))
+    second_forward = inspection.wall.about(recomputed(inspection.gpu_events))
     numbers = {"time_ms": second_forward.attributed_ms}
     return inspection.finding("recompute", second_forward, numbers, text=TEXT)

@@ -73,7 +73,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(is_slow, share)
     numbers = {
         "calls": len(np.unique(inspection.launchers.of_gpu[is_slow])),
-        "time_ms": inspection.wall.mean_ms(inspection.work.duration[is_slow]),
+        "time_ms": inspection.wall.mean_ms(inspection.gpu_events.duration[is_slow]),
         "rate": inspection.rate_of(is_slow),
     }
     reasons = inspection.ranked_by(_reason, claim, peaks)

@@ -72,15 +72,15 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     They are slow by wall time, or by the GPU time of the work that they launched. If the CPU runs
     ahead of the GPU, only the latter shows that they are slow.
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     wall = inspection.wall
-    slow = _slow_rows(work)
+    slow = _slow_rows(gpu_events)
     if slow is None:
         return None
-    iterations, labels, _ = named_iterations(work.tree, None)
+    iterations, labels, _ = named_iterations(gpu_events.tree, None)
     names = np.array(labels, dtype=object)
     # An iteration with work that is set aside, such as benchmarks of kernels, is not comparable.
-    set_aside = coverage_of(work).is_set_aside(work)
+    set_aside = coverage_of(gpu_events).is_set_aside(gpu_events)
     iterations_set_aside = iterations.of_gpu[set_aside]
     is_usual = ~np.isin(np.arange(len(names)), iterations_set_aside)
     names_by_wall = slow.by_wall["iteration"].to_numpy(object)
@@ -189,11 +189,11 @@ class _SlowRows(NamedTuple):
     by_gpu: pd.DataFrame  #: whole iterations that launched unusually long GPU work
 
 
-def _slow_rows(work: GpuEvents) -> _SlowRows | None:
+def _slow_rows(gpu_events: GpuEvents) -> _SlowRows | None:
     """Return the rows of the iteration table; None if no iteration is unusually long."""
-    if len(find_iterations(work.tree)) < measured.ODD_AMONG:
+    if len(find_iterations(gpu_events.tree)) < measured.ODD_AMONG:
         return None
-    table = measured.iteration_table(work).frame
+    table = measured.iteration_table(gpu_events).frame
     whole = table[table["whole"]]
     slow = {}
     for column in (_WALL, _LAUNCHED):

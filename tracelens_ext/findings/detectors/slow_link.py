@@ -118,17 +118,19 @@ _SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
 @detector("slow-link", TEXT)
 def slow_link(inspection: Inspection) -> Finding | None:
     """Detect collectives and copies that are far slower than the link of the device allows."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     between_gpus = _rate_between_gpus(inspection)
     to_host = inspection.by_device(link_to_host)
     rate = np.where(between_gpus > 0, between_gpus, to_host)
     # A transfer between GPUs only counts as slow if it is slower than the link to the host, too.
     far_rate = np.minimum(_FAR * rate, np.where(to_host > 0, to_host, np.inf))
-    is_pageable, _ = are_pageable(work)
-    crosses_link = ~work.trace.named(work.name, WITHIN_DEVICE.match) & ~is_pageable
-    crosses_link |= work.trace.named(work.name, _BETWEEN_GPUS.match)
+    is_pageable, _ = are_pageable(gpu_events)
+    crosses_link = (
+        ~gpu_events.trace.named(gpu_events.name, WITHIN_DEVICE.match) & ~is_pageable
+    )
+    crosses_link |= gpu_events.trace.named(gpu_events.name, _BETWEEN_GPUS.match)
     moved = np.where(crosses_link, copied_bytes(inspection), 0.0)
-    transfer_ns = work.duration.astype(np.float64)
+    transfer_ns = gpu_events.duration.astype(np.float64)
     _set_collectives(
         inspection=inspection, far_rate=far_rate, moved=moved, transfer_ns=transfer_ns
     )
@@ -143,15 +145,15 @@ def slow_link(inspection: Inspection) -> Finding | None:
     claim = partial(
         WallTime.claim_events,
         events=is_slow,
-        hiding=~(work.is_communication | work.is_copy),
-        until=work.start + np.rint(lost_ns).astype(np.int64),
+        hiding=~(gpu_events.is_communication | gpu_events.is_copy),
+        until=gpu_events.start + np.rint(lost_ns).astype(np.int64),
     )
     numbers = {
         "rate": float(moved[is_slow].sum() / transfer_ns[is_slow].sum()),
         "link_rate": float(rate[is_slow].max()),
     }
-    is_between_gpus = work.is_communication | work.trace.named(
-        work.name, _BETWEEN_GPUS.match
+    is_between_gpus = gpu_events.is_communication | gpu_events.trace.named(
+        gpu_events.name, _BETWEEN_GPUS.match
     )
     variant = "host"
     if 2 * lost_ns[is_between_gpus].sum() > lost_ns.sum():
@@ -175,7 +177,7 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
     This is the rate to one GPU times the number of other GPUs in the transfer, up to the rate to
     all GPUs. 0: not known.
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
 
     def rate_to_one(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
@@ -189,18 +191,20 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
 
     to_one = inspection.by_device(rate_to_one)
     to_all = inspection.by_device(rate_to_all)
-    to_others = to_one * _other_gpus(work)
+    to_others = to_one * _other_gpus(gpu_events)
     return np.minimum(to_others, to_all)
 
 
-def _other_gpus(work: GpuEvents) -> Int64Array:
+def _other_gpus(gpu_events: GpuEvents) -> Int64Array:
     """Return the number of other GPUs in the transfer of each GPU event, (g,); 0: not known."""
-    other_gpus = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
-    event = communication_of(work).index.to_numpy()
-    gpu_count = len(work.trace.devices)
-    described = collectives.describing_events(work, event)
-    ranks = collectives.text_argument(work, "Process Group Ranks", described)
-    distributed = work.trace.metadata.get("distributedInfo")
+    other_gpus = gpu_events.trace.named(gpu_events.name, _BETWEEN_GPUS.match).astype(
+        np.int64
+    )
+    event = communication_of(gpu_events).index.to_numpy()
+    gpu_count = len(gpu_events.trace.devices)
+    described = collectives.describing_events(gpu_events, event)
+    ranks = collectives.text_argument(gpu_events, "Process Group Ranks", described)
+    distributed = gpu_events.trace.metadata.get("distributedInfo")
     world_size = None
     if isinstance(distributed, dict):
         world_size = distributed.get("world_size")
@@ -246,7 +250,7 @@ def _set_collectives(
         transfer_ns: gets the time of each collective without its wait for other ranks, (g,); 0 for
             collectives that are not compared.
     """
-    table = communication_of(inspection.work)
+    table = communication_of(inspection.gpu_events)
     event = table.index.to_numpy()
     same_size = GROUP + _SIZE
     sizes = table[_SIZE + GROUP].drop_duplicates()

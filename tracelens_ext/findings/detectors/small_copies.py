@@ -128,25 +128,25 @@ _FEWEST_COPIES: Final = 100
 @detector("small-copies", TEXT, remedy=Remedy.REMOVES_LAUNCHES)
 def small_copies(inspection: Inspection) -> Finding | None:
     """Detect very many small copies, whose time is mostly overhead."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     size = copied_bytes(inspection)
-    is_within_device = work.trace.named(work.name, WITHIN_DEVICE.match)
+    is_within_device = gpu_events.trace.named(gpu_events.name, WITHIN_DEVICE.match)
     most_ns = np.where(is_within_device, _PARAMETER_NS, _SHORT_NS)
-    is_short = work.duration <= most_ns
+    is_short = gpu_events.duration <= most_ns
     most_bytes = np.where(is_within_device, _PARAMETER_BYTES, SMALL_BYTES)
     has_few_bytes = size <= most_bytes
     is_small = np.where(size > 0, has_few_bytes, is_short)
-    is_small &= work.is_copy
+    is_small &= gpu_events.is_copy
     if is_small.sum() < _FEWEST_COPIES:
         return None
-    launches = len(np.unique(work.tree.launch_of_gpu[is_small]))
+    launches = len(np.unique(gpu_events.tree.launch_of_gpu[is_small]))
     return inspection.finding_of_events(
         "small-copies",
         is_small.astype(np.float64),
         {"launches": launches},
         text=TEXT,
         variant=_variant(inspection, is_small),
-        places={"copies": (work.name, work.trace.names)},
+        places={"copies": (gpu_events.name, gpu_events.trace.names)},
     )
 
 

@@ -99,27 +99,27 @@ def small_kernels(inspection: Inspection) -> Finding | None:
 
     A single kernel is assumed to replace each run.
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     wall = inspection.wall
     order, stream = inspection.stream_order
-    is_short = work.duration[order] < _LAUNCH_NS
-    is_short &= ~work.is_communication[order]
+    is_short = gpu_events.duration[order] < _LAUNCH_NS
+    is_short &= ~gpu_events.is_communication[order]
     begins_run = np.ones(len(order), dtype=bool)
     begins_run[1:] = stream[1:] != stream[:-1]
     begins_run[1:] |= is_short[1:] != is_short[:-1]
     run = np.cumsum(begins_run) - 1
 
-    is_free_kernel = is_short & (wall.free & work.is_kernel)[order]
+    is_free_kernel = is_short & (wall.free & gpu_events.is_kernel)[order]
     count_of_run = np.bincount(run[is_free_kernel], minlength=int(run[-1]) + 1)
     is_long_run = count_of_run >= _SHORTEST_RUN
-    is_chosen = np.zeros(len(work), dtype=bool)
+    is_chosen = np.zeros(len(gpu_events), dtype=bool)
     is_chosen[order] = is_free_kernel & is_long_run[run]
-    share = np.zeros(len(work))
+    share = np.zeros(len(gpu_events))
     # One of n kernels stays, so each of them saves 1 - 1/n of its time.
     share[order] = 1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
     claim = wall.claim_events(is_chosen, share)
 
-    duration = work.duration[claim.events]
+    duration = gpu_events.duration[claim.events]
     median_us = 0.0
     if len(duration):
         median_us = float(np.median(duration)) / NS_PER_US

@@ -67,9 +67,9 @@ def straggler(inspection: Inspection) -> Finding | None:
     starts early runs longer than the last one, by the time that it waits. The n-th similar calls of
     an iteration on all devices are the same collective.
     """
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     wall = inspection.wall
-    if len(wall.tracks) < 2 or not work.is_communication.any():
+    if len(wall.tracks) < 2 or not gpu_events.is_communication.any():
         return None
     waits = _find_waits(inspection)
     caused_ns = np.bincount(
@@ -82,8 +82,8 @@ def straggler(inspection: Inspection) -> Finding | None:
     is_waiting = (waits.last_device == worst) & (waits.wait_ns > 0)
     claim = wall.claim_events(
         is_waiting,
-        hiding=~(work.is_communication | work.is_copy),
-        until=work.start + waits.wait_ns,
+        hiding=~(gpu_events.is_communication | gpu_events.is_copy),
+        until=gpu_events.start + waits.wait_ns,
     )
     if not inspection.is_worth(claim):
         return None
@@ -96,7 +96,7 @@ def straggler(inspection: Inspection) -> Finding | None:
         "busy_ms": (meanwhile.attributed_ns - meanwhile.idle_ns) / NS_PER_MS,
     }
     where = {
-        **places_of(work, meanwhile, inspection.idle_moments),
+        **places_of(gpu_events, meanwhile, inspection.idle_moments),
         "streams": (),
         "collectives": named_collectives(inspection, claim),
     }
@@ -113,9 +113,8 @@ def straggler(inspection: Inspection) -> Finding | None:
 class _Waits(NamedTuple):
     """The waits of the g GPU events."""
 
-    wait_ns: (
-        Int64Array  #: how long the event waits for the last device of its call, (g,)
-    )
+    #: how long the event waits for the last device of its call, (g,)
+    wait_ns: Int64Array
     #: The last device, an index into the tracks of devices, (g,). `NONE` if the event itself is the
     #: last, or belongs to no call on several devices.
     last_device: Int64Array
@@ -123,7 +122,7 @@ class _Waits(NamedTuple):
 
 def _find_waits(inspection: Inspection) -> _Waits:
     """Return how long each kernel of a collective waits for the last device of its call."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     device_of_gpu = inspection.wall.tracks.of_gpu
     table = _calls_of_collectives(inspection)
     same_call = table.groupby(["which", "sequence"])
@@ -136,11 +135,11 @@ def _find_waits(inspection: Inspection) -> _Waits:
     shortest_of_calls = same_call["ns"].transform("idxmin")
     shortest = shortest_of_calls[is_compared].to_numpy()
     event = table.index[is_compared].to_numpy()
-    wait_ns = np.zeros(len(work), dtype=np.int64)
-    wait_ns[event] = work.duration[event] - work.duration[shortest]
+    wait_ns = np.zeros(len(gpu_events), dtype=np.int64)
+    wait_ns[event] = gpu_events.duration[event] - gpu_events.duration[shortest]
     device_of_shortest = device_of_gpu[shortest]
     is_own = device_of_shortest == device_of_gpu[event]
-    last_device = np.full(len(work), NONE)
+    last_device = np.full(len(gpu_events), NONE)
     last_device[event] = np.where(is_own, NONE, device_of_shortest)
     return _Waits(wait_ns, last_device)
 
@@ -153,9 +152,9 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
         iteration, `sequence` counts these calls on each device, and `calls` is their number on the
         device.
     """
-    work = inspection.work
-    iterations = find_iterations(work.tree)
-    table = communication_of(work)
+    gpu_events = inspection.gpu_events
+    iterations = find_iterations(gpu_events.tree)
+    table = communication_of(gpu_events)
     event = table.index.to_numpy()
     kernels = table["kernel_name"]
     simple_name_of = {name: simple_name(name) for name in kernels.unique()}
@@ -169,8 +168,8 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
         collective=collective.where(has_name, simple_names),
         iteration=iteration,
         device_index=inspection.wall.tracks.of_gpu[event],
-        ns=work.duration[event],
-        start=work.start[event],
+        ns=gpu_events.duration[event],
+        start=gpu_events.start[event],
     )
     needs_every_rank = table["collective"].str.contains(collectives.SYNCHRONOUS)
     table = table[needs_every_rank].sort_values("start")

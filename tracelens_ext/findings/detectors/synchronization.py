@@ -236,7 +236,7 @@ def synchronization(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
     # All idle time during these calls counts. By its cause alone, the time until the GPU starts a
     # blocking copy would not.
-    in_calls = wall.claim_idle_during(blocking_calls(inspection.work))
+    in_calls = wall.claim_idle_during(blocking_calls(inspection.gpu_events))
     claim = in_calls + wall.claim_idle(wall.idle.cause == Cause.SYNCHRONIZATION.code)
     if not inspection.is_worth(claim):
         return None
@@ -276,7 +276,7 @@ def _variant(
     if copies.count and not copies.to_device:
         return "reads"
     call = _with_most(places["calls"], total_ms)
-    has_operations = inspection.work.trace.count_of(EventKind.CPU_OP) > 0
+    has_operations = inspection.gpu_events.trace.count_of(EventKind.CPU_OP) > 0
     is_explicit = call is not None and call.name.endswith("Synchronize")
     in_operations_ms = sum(place.attributed_ms for place in places["operations"])
     if has_operations and is_explicit and in_operations_ms < _NAMED_SHARE * total_ms:

@@ -64,7 +64,7 @@ _UNEVEN_CALL: Final = 1.5
 def uneven_gemm(inspection: Inspection) -> Finding | None:
     """Detect matrix products that are far slower than others of the same size and type."""
     roofline = inspection.roofline
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     rows_alike = _rows_alike(inspection)
     is_product = inspection.by_operation(lambda row: bool(row.cost)) > 0
     events = np.flatnonzero(is_product & inspection.wall.free)
@@ -73,7 +73,7 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
     calls, first_event, call_of_event = np.unique(
         inspection.launchers.of_gpu[events], return_index=True, return_inverse=True
     )
-    call_ns = np.bincount(call_of_event, work.duration[events]).astype(np.float64)
+    call_ns = np.bincount(call_of_event, gpu_events.duration[events]).astype(np.float64)
     row_of_call = roofline.groups.of_gpu[events][first_event]
     by_row = np.argsort(row_of_call, kind="stable")
     row_numbers = np.arange(len(roofline.rows) + 1)
@@ -82,7 +82,7 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
     for rows in rows_alike:
         calls_of_rows = [by_row[bounds[row] : bounds[row + 1]] for row in rows]
         _compare(calls_of_rows, call_ns, needed_of_call)
-    needed_ns = np.zeros(len(work))
+    needed_ns = np.zeros(len(gpu_events))
     needed_ns[events] = needed_of_call[call_of_event]
     share = inspection.beyond(needed_ns, _UNEVEN)
     return inspection.finding_of_events("uneven-gemm", share, text=TEXT)

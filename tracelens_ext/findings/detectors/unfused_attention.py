@@ -120,16 +120,18 @@ _SURE_SHARE: Final = 0.7
 def unfused_attention(inspection: Inspection) -> Finding | None:
     """Detect attention in several kernels that write the scores to memory."""
     has_shapes = inspection.has_shapes
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     rows = inspection.roofline.rows
     if not any(_scores(row) > 0 for row in rows):
         return None
     chains = _find_chains(inspection)
     is_free = (chains.of_gpu != NONE) & inspection.wall.free
     chain = chains.of_gpu[is_free]
-    total_ns = np.bincount(chain, work.duration[is_free], minlength=len(chains.softmax))
+    total_ns = np.bincount(
+        chain, gpu_events.duration[is_free], minlength=len(chains.softmax)
+    )
     fused_ns = _fused_ns_of_chains(inspection.roofline, chains)
-    share = np.zeros(len(work))
+    share = np.zeros(len(gpu_events))
     needed_share = fused_ns / np.maximum(total_ns, 1)
     saved_share = np.maximum(1.0 - needed_share, 0.0)
     share[is_free] = saved_share[chain]

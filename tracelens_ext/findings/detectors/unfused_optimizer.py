@@ -74,25 +74,25 @@ _FIXED_NS: Final = 2_500
 )
 def unfused_optimizer(inspection: Inspection) -> Finding | None:
     """The windows of steps with kernels for each parameter, less what a fused step needs."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     wall = inspection.wall
     steps, step_of_gpu = optimizer_steps(inspection)
     if not len(steps):
         return None
-    works_on_many = work.trace.named(work.name, _MANY_AT_ONCE.match)
+    works_on_many = gpu_events.trace.named(gpu_events.name, _MANY_AT_ONCE.match)
     is_in_step = step_of_gpu != NONE
-    is_single = is_in_step & work.is_kernel
+    is_single = is_in_step & gpu_events.is_kernel
     is_single &= ~works_on_many
-    is_single &= ~work.is_communication
+    is_single &= ~gpu_events.is_communication
     single_kernels = np.bincount(step_of_gpu[is_single], minlength=len(steps))
-    step_of_kernels = step_of_gpu[is_in_step & work.is_kernel]
+    step_of_kernels = step_of_gpu[is_in_step & gpu_events.is_kernel]
     all_kernels = np.bincount(step_of_kernels, minlength=len(steps))
     is_unfused = single_kernels >= _MANY_KERNELS
     is_unfused &= 2 * single_kernels > all_kernels
     is_chosen = is_single & is_unfused[step_of_gpu]
 
-    fused_ns = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
-    share = 1.0 - fused_ns / np.maximum(work.duration, 1)
+    fused_ns = _FUSED_SHARE * np.maximum(gpu_events.duration - _FIXED_NS, 0)
+    share = 1.0 - fused_ns / np.maximum(gpu_events.duration, 1)
     before = wall.classified.gaps.before
     after = wall.classified.gaps.after
     is_between = step_of_gpu[before] == step_of_gpu[after]

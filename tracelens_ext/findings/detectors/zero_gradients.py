@@ -50,11 +50,13 @@ _MANY_FILLS: Final = 20
 )
 def zero_gradients(inspection: Inspection) -> Finding | None:
     """Detect gradients that are set to zero one by one, and idle time meanwhile."""
-    work = inspection.work
+    gpu_events = inspection.gpu_events
     calls = launched_within(inspection, _outermost_calls(inspection))
     if not len(calls.rows):
         return None
-    is_fill = (calls.of_gpu != NONE) & work.trace.named(work.name, _FILL.search)
+    is_fill = (calls.of_gpu != NONE) & gpu_events.trace.named(
+        gpu_events.name, _FILL.search
+    )
     fills = np.bincount(calls.of_gpu[is_fill], minlength=len(calls.rows))
     fills_many = fills >= _MANY_FILLS
     is_chosen = is_fill & fills_many[calls.of_gpu]
@@ -70,7 +72,7 @@ def zero_gradients(inspection: Inspection) -> Finding | None:
 
 def _outermost_calls(inspection: Inspection) -> Int64Array:
     """Return the rows of calls of `zero_grad` that are not inside of another such call."""
-    trace = inspection.work.trace
+    trace = inspection.gpu_events.trace
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
     rows = inspection.host_rows(_ZERO_GRAD, *kinds)
     order = np.lexsort((-trace.end_of(rows), trace.ts[rows], trace.thread[rows]))

@@ -63,9 +63,8 @@ class _TraceOfEntry(NamedTuple):
     """The trace that an entry of the cache was read from."""
 
     path: str
-    is_valid: (
-        bool  #: True if the file of the trace and the reader have not changed since
-    )
+    #: True if the file of the trace and the reader have not changed since
+    is_valid: bool
 
 
 @dataclass(eq=False)

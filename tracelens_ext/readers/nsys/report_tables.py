@@ -168,9 +168,8 @@ class NsysReportTables(Tables):
         allowed_bytes = max(_ALLOWED_BYTES, _ALLOWED_EXPANSION * file.size)
         self._most_bytes = most_bytes or allowed_bytes
         self._unpacked_bytes = 0
-        self._end_of_events = (
-            0  # the offset after the last block of events that was decoded
-        )
+        # the offset after the last block of events that was decoded
+        self._end_of_events = 0
         self._parts: dict[str, list[_TablePart]] = {}
         self._row_counts: Counter[str] = Counter()
         self._read_once = {

@@ -76,9 +76,8 @@ class ValueForm(IntEnum):
     TOKEN = 1  #: it is the code of a text that is JSON
     TEXT = 2  #: it is the code of the text that is the value
     LOOSE = 3  #: it is the code of a text; if that is the text of a number, the number is the value
-    MESSAGE = (
-        4  #: it is the code of the end of an encoded annotation, from its value on
-    )
+    #: it is the code of the end of an encoded annotation, from its value on
+    MESSAGE = 4
 
 
 class _AnnotationField(IntEnum):

@@ -33,9 +33,8 @@ class _RecordKind(NamedTuple):
     """How rocprofv3's tables present the records of one kind."""
 
     name_title: str  #: title of the column with the name of the record
-    domain: (
-        str  #: content of the column with the domain of a call, or the kind of a copy
-    )
+    #: content of the column with the domain of a call, or the kind of a copy
+    domain: str
 
 
 _KERNELS = _RecordKind("kernel_name", "")

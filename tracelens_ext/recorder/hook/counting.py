@@ -22,9 +22,8 @@ class _Use:
 
     def __init__(self, optimizer: Any, count: int, fastest_count: int) -> None:
         self.optimizer = weakref.ref(optimizer)
-        self.count = (
-            count  #: number of iterations according to the steps of this optimizer
-        )
+        #: number of iterations according to the steps of this optimizer
+        self.count = count
         #: number of steps of the fastest optimizer when this one stepped last
         self.fastest_count_at_step = fastest_count
         self.longest_pause = 0  #: the longest pause between two steps of this optimizer
@@ -47,9 +46,8 @@ class OptimizerSteps:
 
     def __init__(self) -> None:
         self.number = 0  #: number of iterations that have ended
-        self._fastest_count = (
-            0  #: number of steps of the optimizer that steps most often
-        )
+        #: number of steps of the optimizer that steps most often
+        self._fastest_count = 0
         self._uses: Dict[int, _Use] = {}  #: the optimizers in use, by identity
         self._pending: Set[int] = (
             set()

@@ -26,9 +26,8 @@ Matrix = npt.NDArray[np.float64]
 class Chart:
     """A chart of one table of a report."""
 
-    title: (
-        str  #: what the chart shows; the unit of the values is added if it is missing
-    )
+    #: what the chart shows; the unit of the values is added if it is missing
+    title: str
     sheet: str  #: the name of the table
     label_column: str  #: the column of texts that name the bars
     value_column: str  #: the column of numbers, which are summed by label (and series)

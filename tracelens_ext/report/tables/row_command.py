@@ -14,9 +14,8 @@ class RowCommand:
 
     text: str  #: the command, with `{row}` for the number of the row, counted from 1
     label: str  #: the text of the button that copies the command
-    needed_column: (
-        str  #: the column that must have a text for a row to have the command
-    )
+    #: the column that must have a text for a row to have the command
+    needed_column: str
 
     def with_option(self, option: str) -> RowCommand:
         """Return the command with an option added."""

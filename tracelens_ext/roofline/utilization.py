@@ -43,8 +43,10 @@ class _IterationSpans(NamedTuple):
     modelled_ns: Float64Array  #: (s,)
 
 
-def utilisation(
-    work: GpuEvents, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
+def utilization(
+    gpu_events: GpuEvents,
+    roofline: Roofline,
+    annotation: str | re.Pattern[str] | None = None,
 ) -> pd.DataFrame:
     """Return the model FLOPs utilization (MFU) of each whole iteration.
 
@@ -54,10 +56,13 @@ def utilisation(
     """
     matrix_work = _matrix_work_of_calls(roofline)
     spans = _iterations(
-        work=work, roofline=roofline, matrix_work=matrix_work, annotation=annotation
+        gpu_events=gpu_events,
+        roofline=roofline,
+        matrix_work=matrix_work,
+        annotation=annotation,
     )
     if spans is None:
-        spans = _whole_trace(work, roofline, matrix_work)
+        spans = _whole_trace(gpu_events, roofline, matrix_work)
     device_ns = np.maximum(spans.wall_ns, 1) * max(len(roofline.peaks), 1)
     covered_percent = 100.0 * spans.modelled_ns / np.maximum(spans.gpu_ns, 1.0)
     is_covered = covered_percent >= LEAST_COVERAGE
@@ -105,7 +110,7 @@ def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
 
 
 def _iterations(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     roofline: Roofline,
     matrix_work: _MatrixWork,
     annotation: str | re.Pattern[str] | None,
@@ -113,7 +118,7 @@ def _iterations(
     """Return the whole iterations in which calls launched GPU work; None without any."""
     from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 
-    iterations, names, _ = named_iterations(work.tree, annotation)
+    iterations, names, _ = named_iterations(gpu_events.tree, annotation)
     iteration_of_call = iterations.of_gpu[roofline.groups.first_gpu]
     has_calls = np.isin(np.arange(len(iterations)), iteration_of_call)
     chosen = np.flatnonzero(iterations.whole & has_calls)
@@ -137,13 +142,13 @@ def _iterations(
 
 
 def _whole_trace(
-    work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork
+    gpu_events: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork
 ) -> _IterationSpans:
     """Return one interval, from the first to the last GPU event of an operation."""
     has_operation = roofline.groups.of_gpu != NONE
     latest_time = np.iinfo(np.int64).max
-    start = work.start[has_operation].min(initial=latest_time)
-    end = work.end[has_operation].max(initial=0)
+    start = gpu_events.start[has_operation].min(initial=latest_time)
+    end = gpu_events.end[has_operation].max(initial=0)
     wall_ns = max(int(end - start), 0)
     return _IterationSpans(
         names=[_WHOLE_TRACE],
