@@ -22,6 +22,7 @@ from tracelens_ext.analysis.iterations.measurement import (
     IterationTable,
     iteration_table,
 )
+from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -311,6 +312,15 @@ def test_a_note_counts_work_outside_of_iterations() -> None:
         "Launched outside of all iterations, or without a launch in the trace: "
         "1 GPU event (50.0 % of GPU time)."
     )
+
+
+def test_notes_come_with_tables_that_are_requested_by_name() -> None:
+    maker = training(4)
+    maker.kernel("lost", 8000, 140, correlation=12345)
+    analyzer = TreePerfAnalyzer(maker.document())
+    report = build_perf_report(analyzer, tables="iterations")
+    notes = " ".join(report.notes)
+    assert "Launched outside of all iterations" in notes
 
 
 def test_work_without_a_launch_counts_toward_busy_time() -> None:

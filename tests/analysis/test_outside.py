@@ -38,5 +38,13 @@ def test_the_operation_that_takes_most_of_the_time_after_is_named() -> None:
     )
 
 
+def test_calls_that_overlap_count_once() -> None:
+    maker = with_work(start=20_000)
+    maker.call("cudaMalloc", 0, 9_000)
+    maker.call("cudaMemcpy", 9_000, 6_000, thread=2)
+    maker.call("cudaMemcpy", 9_000, 6_000, thread=3)
+    assert outside(maker).endswith("of which cudaMalloc 9.0 ms.")
+
+
 def test_short_times_before_and_after_are_left_out() -> None:
     assert outside(with_work(start=100)) == ""

@@ -90,7 +90,8 @@ def _is_better(period: Period, best: Period | None) -> bool:
     if best is None:
         return True
     ratio = period.count / best.count
-    is_multiple = abs(ratio - round(ratio)) < _MAX_RATIO_DEVIATION
+    multiple = round(ratio)
+    is_multiple = multiple >= 1 and abs(ratio - multiple) < _MAX_RATIO_DEVIATION
     return is_multiple and period.confidence >= best.confidence - _MAX_LOST_CONFIDENCE
 
 

@@ -11,14 +11,22 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import coverage_of
 from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, EventKind
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NS_PER_MS,
+    EventKind,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
+from tracelens_ext.trace.intervals import union
 
 #: The time before or after the GPU's work is reported if it exceeds this share of the file's
 #: duration.
 _LEAST_SHARE: Final = 0.05
-#: The events that take most of that time are named if they take at least this share of it.
+#: The name whose events run for the longest part of that time is given if it is at least this
+#: share.
 _NAMED_SHARE: Final = 0.2
 _NAME_LENGTH: Final = 60
 #: An iteration is never named: it contains everything that happens in it.
@@ -72,8 +80,31 @@ def _edge_text(gpu_events: GpuEvents, edge: _Edge) -> str:
     return text
 
 
+class _NamedTime(NamedTuple):
+    """The time during which events of a name ran."""
+
+    name: int  #: an index into the names of the trace
+    time_ns: int
+
+
+def _longest_name(names: IntArray, start: Int64Array, end: Int64Array) -> _NamedTime:
+    """Return the name whose events ran for the longest time; events that overlap count once."""
+    groups = group_durations([names], end - start)
+    longest = _NamedTime(name=int(groups.keys[0][0]), time_ns=0)
+    # The sums of durations descend, and no name ran for longer than its sum.
+    for group, sum_ns in enumerate(groups.total.tolist()):
+        if sum_ns <= longest.time_ns:
+            break
+        of_name = groups.group_index == group
+        runs = union(start[of_name], end[of_name])
+        time_ns = int((runs.end - runs.start).sum())
+        if time_ns > longest.time_ns:
+            longest = _NamedTime(name=int(groups.keys[0][group]), time_ns=time_ns)
+    return longest
+
+
 def _longest_within(gpu_events: GpuEvents, edge: _Edge) -> str:
-    """Return the name and time of the events that take most of an edge; "" if none take much."""
+    """Return the name whose events run longest in an edge, and how long; "" if none run long."""
     trace = gpu_events.trace
     for kinds in _NAMED_KINDS:
         rows = trace.rows_of(*kinds)
@@ -85,10 +116,8 @@ def _longest_within(gpu_events: GpuEvents, edge: _Edge) -> str:
         rows = rows[is_inside]
         if not len(rows):
             continue
-        time_inside = (end - start)[is_inside]
-        groups = group_durations([trace.name[rows]], time_inside)
-        longest_ns = int(groups.total[0])
-        if longest_ns >= _NAMED_SHARE * (edge.end - edge.start):
-            name = cut_middle(trace.names[int(groups.keys[0][0])], _NAME_LENGTH)
-            return f"{name} {ms_text(longest_ns / NS_PER_MS)}"
+        longest = _longest_name(trace.name[rows], start[is_inside], end[is_inside])
+        if longest.time_ns >= _NAMED_SHARE * (edge.end - edge.start):
+            name = cut_middle(trace.names[longest.name], _NAME_LENGTH)
+            return f"{name} {ms_text(longest.time_ns / NS_PER_MS)}"
     return ""

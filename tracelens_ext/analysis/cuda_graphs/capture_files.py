@@ -157,7 +157,9 @@ def _read_details(path: Path) -> dict[str, list[_CaptureEntry]]:
         entries = msgspec.json.decode(content, type=list[_CaptureEntry])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise TraceNotFoundError.of(path, error) from error
+    except (ValueError, RecursionError) as error:
         problem = f"is not a list of file, batch_size and mode ({error})"
         raise TraceFormatError(path, problem, "correct it, or remove it") from error
     entries_by_name: defaultdict[str, list[_CaptureEntry]] = defaultdict(list)

@@ -20,6 +20,7 @@ from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.trace import NS_PER_MS, Int64Array, IntArray, grouping
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.integer_sorting import begins_run
 
 
 class Shape(StrEnum):
@@ -142,9 +143,11 @@ def _pauses_of_device(
 
 
 def _between_iterations(gpu_events: GpuEvents, gaps: Int64Array) -> Int64Array:
-    """Return the gaps during which an iteration begins, other than the first iteration."""
+    """Return the gaps during which an iteration begins, other than the first of a process."""
     iterations, _, _ = named_iterations(gpu_events.tree, None)
-    starts = np.sort(iterations.start)[1:]
+    by_process = np.lexsort((iterations.start, iterations.process))
+    follows_another = ~begins_run(iterations.process[by_process])
+    starts = np.sort(iterations.start[by_process][follows_another])
     all_gaps = classify_gaps(gpu_events, "device").gaps
     iterations_before_gap = np.searchsorted(starts, all_gaps.start[gaps])
     iterations_before_end = np.searchsorted(starts, all_gaps.end[gaps])

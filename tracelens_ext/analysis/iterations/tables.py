@@ -33,7 +33,7 @@ def _report_notes(
     options: ReportOptions,
     _tables: Mapping[str, pd.DataFrame],
 ) -> Iterable[str]:
-    if not options.iterations or not len(context.gpu_events):
+    if not _are_requested(options) or not len(context.gpu_events):
         return []
     table = iteration_table(context.gpu_events, options.annotation)
     if len(table):
@@ -44,13 +44,20 @@ def _report_notes(
     return [f"The trace has no {wanted}, so there are no tables of iterations."]
 
 
+def _are_requested(options: ReportOptions) -> bool:
+    """Return True if the user asked for tables of iterations."""
+    return options.iterations or options.names_any_of(
+        "iterations", "iteration_statistics"
+    )
+
+
 def _has_enough_iterations(context: AnalysisContext, options: ReportOptions) -> bool:
     """Return True if there are iterations to show.
 
     Unless tables of iterations were requested, there must be two whole ones to compare.
     """
     table = iteration_table(context.gpu_events, options.annotation)
-    if options.iterations or options.names_any_of("iterations", "iteration_statistics"):
+    if _are_requested(options):
         return len(table) > 0
     whole = table.frame[table.frame["whole"]]
     return whole["iteration"].nunique() > 1
