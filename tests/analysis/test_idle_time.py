@@ -8,7 +8,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from docs.scripts.generated_pages import built_in_tables, expanded
 from tests.support.docs_helpers import page_text
 from tests.support.gap_helpers import (
     TRACES,
+    Kernel,
     gpu_events,
     gpu_events_of,
     plain_gaps,
@@ -247,15 +248,6 @@ def test_every_column_is_documented(one_gap: TraceMaker) -> None:
 
 
 # Generated traces.
-
-
-class Kernel(NamedTuple):
-    """A kernel of a generated trace; times in µs."""
-
-    device: int
-    stream: int
-    start: int
-    duration: int
 
 
 KERNELS = st.lists(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gap_helpers import TRACES, recorded
+from tests.support.gap_helpers import TRACES, Kernel, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.answer import idle_time_answer, observed_time
@@ -119,15 +119,6 @@ def test_a_selection_begins_with_the_gap_before_it() -> None:
         "In ProfilerStep#2 device 0 was idle before work of the category communication"
         " for 20.000 μs of 30.000 μs (66.7 %): host 55.0 %, launch overhead 45.0 %."
     )
-
-
-class Kernel(NamedTuple):
-    """A kernel of a generated trace; times in µs."""
-
-    device: int
-    stream: int
-    start: int
-    duration: int
 
 
 KERNELS = st.lists(

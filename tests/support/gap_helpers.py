@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracelens_ext import TreePerfAnalyzer
 
@@ -27,6 +27,15 @@ GPU_CATEGORIES = {
     "mtia_ccp_events",
 }
 Lane = tuple[Any, ...]
+
+
+class Kernel(NamedTuple):
+    """A kernel of a generated trace; times in µs."""
+
+    device: int
+    stream: int
+    start: int
+    duration: int
 
 
 @dataclass(frozen=True)

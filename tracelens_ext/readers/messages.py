@@ -12,6 +12,6 @@ _LONGEST_NAME = 60
 
 
 def in_a_line(name: str) -> str:
-    """Return a name from a file in a form that fits into a message: one short, printable line."""
+    """Return a name from a file as one short line for a message; the command line escapes it."""
     line = " ".join(name.split())[:_LONGEST_NAME]
     return line.encode("utf-8", "replace").decode()

@@ -33,7 +33,7 @@ from tracelens_ext.report.html_texts import (
 )
 from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 from tracelens_ext.report.tables.units import Quantity, Shown, Unit
-from tracelens_ext.trace import Int64Array
+from tracelens_ext.trace import NS_PER_MS, Int64Array
 
 DEFAULT_TITLE: Final = "Elapsed time by category"
 _BY_CATEGORY = "elapsed_sec_by_category"
@@ -56,7 +56,6 @@ _NARROW = 40
 _SUMMARIZED_RUNS: Final = 4
 _MAX_DECIMALS: Final = 9
 _MS_PER_S: Final = 1e3
-_NS_PER_MS: Final = 1e6
 #: If the longest bar is this many times as long as the shortest one, the pieces of short bars are
 #: too small to see. Then there is a second chart of shares.
 _MUCH_LONGER: Final = 3
@@ -206,7 +205,7 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
 
 def _elapsed_ms(run: EngineRun) -> float:
     """Return the length of a bar, ms."""
-    return run.elapsed_ns / _NS_PER_MS
+    return run.elapsed_ns / NS_PER_MS
 
 
 def _piece_lengths(
@@ -282,7 +281,7 @@ def _run_summary(run: EngineRun) -> str:
     largest_name = elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = amount_text(amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run))
+        amount = amount_text(amount=ns / NS_PER_MS, unit="ms", whole=_elapsed_ms(run))
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 

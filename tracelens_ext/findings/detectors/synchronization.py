@@ -27,6 +27,17 @@ from tracelens_ext.findings.waiting_calls import WaitingCalls
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import EventKind
 
+#: Facts about native programs that do not call the CUDA or HIP runtime themselves.
+_NOT_WRITTEN_AGAINST_THE_RUNTIME: Final = (
+    Fact.DIRECTIVES,
+    Fact.KOKKOS,
+    Fact.PYTHON_ARRAYS,
+    Fact.JULIA,
+)
+_READ_LESS_OFTEN: Final = (
+    "Read these values less often: test them every few iterations, or copy them to pinned "
+    "memory without waiting and read them one iteration later, while the next work runs."
+)
 _ADVICES: Final = (
     AdviceVariant(
         kinds=("serving",),
@@ -165,33 +176,14 @@ TEXT: Final = FindingText(
             advices=(
                 AdviceVariant(
                     kinds=("native",),
-                    excludes=(
-                        Fact.AMD,
-                        Fact.DIRECTIVES,
-                        Fact.KOKKOS,
-                        Fact.PYTHON_ARRAYS,
-                        Fact.JULIA,
-                    ),
-                    advice=(
-                        "Read these values less often: test them every few iterations, or copy "
-                        "them to pinned memory without waiting and read them one iteration "
-                        "later, while the next work runs."
-                    ),
+                    excludes=(Fact.AMD,) + _NOT_WRITTEN_AGAINST_THE_RUNTIME,
+                    advice=_READ_LESS_OFTEN,
                     snippet="cudaMemcpyAsync(pinned, flag, bytes, cudaMemcpyDeviceToHost, stream)",
                 ),
                 AdviceVariant(
                     kinds=("native",),
-                    excludes=(
-                        Fact.DIRECTIVES,
-                        Fact.KOKKOS,
-                        Fact.PYTHON_ARRAYS,
-                        Fact.JULIA,
-                    ),
-                    advice=(
-                        "Read these values less often: test them every few iterations, or copy "
-                        "them to pinned memory without waiting and read them one iteration "
-                        "later, while the next work runs."
-                    ),
+                    excludes=_NOT_WRITTEN_AGAINST_THE_RUNTIME,
+                    advice=_READ_LESS_OFTEN,
                 ),
             )
             + _ADVICES,
